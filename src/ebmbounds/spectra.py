@@ -1,0 +1,182 @@
+"""The Jacobian J of a generator g at z, as linear algebra that never forms it where it need not.
+
+g is any callable that maps (n, d) to (n, ...) row by row: sample i of the output depends on sample i of the
+input alone. (A network with batch norm qualifies in eval mode only: in train mode its samples are coupled.)
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+Generator = Callable[[Tensor], Tensor]
+
+
+def jvp(g: Generator, z: Tensor, v: Tensor) -> Tensor:
+    """J v: the directional derivative of g at z (n, d) along v (n, d), in the shape of g(z)."""
+    return torch.func.jvp(g, (z,), (v,))[1]
+
+
+def vjp(g: Generator, z: Tensor, u: Tensor) -> Tensor:
+    """J^T u: (n, d), for u in the shape of g(z)."""
+    return torch.func.vjp(g, z)[1](u)[0]
+
+
+def smallest_singular_value(
+    g: Generator, z: Tensor, steps: int, start: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """The smallest singular value of J and its direction, by single-vector LOBPCG (Section 3 of the paper).
+
+    Returns s (n,) and unit vectors v (n, d) with s = |J v|. Each step takes one J v and one J^T u. The estimate
+    is never below the true value and never rises with more steps. s is differentiable with respect to z and to
+    whatever g closes over, the direction held constant: at the minimum that is the whole gradient.
+    """
+    start = torch.randn_like(z) if start is None else start
+    v = lobpcg(g, z, steps, start)
+    return _norm(jvp(g, z, v))[:, 0], v
+
+
+def lobpcg(g: Generator, z: Tensor, steps: int, start: Tensor) -> Tensor:
+    """The direction v (n, d) that LOBPCG reaches after some steps from a start (n, d): it minimises the
+    Rayleigh quotient |J v|^2 / |v|^2 (Eq. 16) over the span of v, its residual and the previous direction."""
+    with torch.no_grad():
+        z = z.detach()
+        y, pull = torch.func.vjp(g, z)
+        v = _unit(start.detach())[0]
+        Jv = jvp(g, z, v).flatten(1)
+        previous: tuple[Tensor, Tensor] | None = None
+        for _ in range(steps):
+            rho = _dot(Jv, Jv)
+            residual = pull(Jv.reshape(y.shape))[0] - rho * v  # J^T J v - rho v, Eq. 17
+            w, w_ok = _unit(_reject(_reject(residual, v), v))
+            Jw = jvp(g, z, w).flatten(1)
+            basis, images, ok = [w], [Jw], [w_ok]
+            if previous is not None and z.shape[1] > 2:  # v and w span everything where d = 2
+                p, Jp = previous
+                pv, pw = _dot(p, v), _dot(p, w)
+                q, Jq = p - pv * v - pw * w, Jp - pv * Jv - pw * Jw  # the image follows by linearity
+                q_ok = _norm(q) > _slack(p) * _norm(p)
+                scale = torch.where(q_ok, 1 / torch.where(q_ok, _norm(q), 1), 0)
+                basis, images, ok = [w, q * scale], [Jw, Jq * scale], [w_ok, q_ok]
+
+            c, *rest = _smallest_ritz_vector([Jv, *images], ok)
+            p, Jp = _combine(rest, basis), _combine(rest, images)
+            new, Jnew = c * v + p, c * Jv + Jp
+            scale = 1 / _norm(new)
+            new, Jnew = new * scale, Jnew * scale
+            better = _dot(Jnew, Jnew) <= rho  # else rounding has the last word: keep v
+            v, Jv = torch.where(better, new, v), torch.where(better, Jnew, Jv)
+            previous = p, Jp
+        return v
+
+
+def _smallest_ritz_vector(images: list[Tensor], ok: list[Tensor]) -> list[Tensor]:
+    """Coefficients, columns (n, 1), of the combination with the smallest |J v|, given the images (n, D) of an
+    orthonormal basis of two or three. A vector that is not ok (converged or dependent) is left out."""
+    stack = torch.stack(images, 1)
+    gram = stack @ stack.transpose(1, 2)
+    k = len(images)
+    a = [[gram[:, i, j, None] for j in range(k)] for i in range(k)]
+    for i in range(1, k):
+        # A missing vector gets no coupling and a value above the first one's, so that it is never chosen.
+        for j in range(k):
+            a[i][j] = a[j][i] = torch.where(ok[i - 1], a[i][j], 2 * a[0][0] + 1 if i == j else 0)
+    values, vectors = _symmetric_eigen(a)
+    least = values[0]
+    for value in values[1:]:
+        least = torch.minimum(least, value)
+    # With equal values the sum of their vectors will do: the caller normalises.
+    pick = [(value == least).to(least.dtype) for value in values]
+    return [_combine(pick, row) for row in vectors]
+
+
+def _symmetric_eigen(a: list[list[Tensor]]) -> tuple[list[Tensor], list[list[Tensor]]]:
+    """Eigenvalues and eigenvectors of symmetric 2x2 or 3x3 matrices by cyclic Jacobi rotations, entry by entry,
+    so that a compiler fuses them and nothing waits for the host. vectors[i][k] is entry i of eigenvector k."""
+    k = len(a)
+    pairs, sweeps = ([(0, 1)], 1) if k == 2 else ([(0, 1), (0, 2), (1, 2)], 4)
+    one, zero = torch.ones_like(a[0][0]), torch.zeros_like(a[0][0])
+    u = [[one if i == j else zero for j in range(k)] for i in range(k)]
+    for p, q in pairs * sweeps:
+        off = a[p][q]
+        nonzero = off != 0
+        theta = (a[q][q] - a[p][p]) / (2 * torch.where(nonzero, off, 1))
+        sign = torch.where(theta >= 0, 1.0, -1.0)
+        t = torch.where(nonzero, sign / (theta.abs() + torch.sqrt(theta * theta + 1)), 0)
+        c = torch.rsqrt(t * t + 1)
+        s = t * c
+        a[p][p], a[q][q] = a[p][p] - t * off, a[q][q] + t * off
+        a[p][q] = a[q][p] = zero
+        for r in set(range(k)) - {p, q}:
+            rp, rq = a[r][p], a[r][q]
+            a[r][p] = a[p][r] = c * rp - s * rq
+            a[r][q] = a[q][r] = s * rp + c * rq
+        for row in u:
+            row[p], row[q] = c * row[p] - s * row[q], s * row[p] + c * row[q]
+    return [a[i][i] for i in range(k)], u
+
+
+def _combine(coefficients: list[Tensor], vectors: list[Tensor]) -> Tensor:
+    total = coefficients[0] * vectors[0]
+    for c, v in zip(coefficients[1:], vectors[1:], strict=True):
+        total = total + c * v
+    return total
+
+
+def jacobian(g: Generator, z: Tensor) -> Tensor:
+    """J itself, (n, D, d), column by column in forward mode."""
+    n, d = z.shape
+    basis = torch.eye(d, dtype=z.dtype, device=z.device)
+    columns = [jvp(g, z, basis[i].expand(n, d)).flatten(1) for i in range(d)]
+    return torch.stack(columns, dim=2)
+
+
+def singular_values(g: Generator, z: Tensor) -> Tensor:
+    """All singular values of J, (n, d), smallest first. Exact; for evaluation, not for training."""
+    return torch.linalg.svdvals(jacobian(g, z)).flip(1)
+
+
+def half_logdet(g: Generator, z: Tensor) -> Tensor:
+    """Half log det J^T J, (n,): the log-volume that g gives to a unit cube at z. Exact and differentiable,
+    for small d. Gram-Schmidt on the columns of J keeps the precision that forming J^T J would square away."""
+    columns = list(jacobian(g, z).unbind(2))
+    total = torch.zeros_like(z[:, 0])
+    for i, column in enumerate(columns):
+        size = _norm(column)
+        total = total + torch.log(size[:, 0])
+        for j in range(i + 1, len(columns)):
+            columns[j] = _reject(columns[j], column / size)
+    return total
+
+
+def hutchinson_half_logdet(g: Generator, z: Tensor, probes: Tensor) -> Tensor:
+    """(d/2) log(E|J v|^2 / d), (n,), from probes (k, n, d): by the inequality of arithmetic and geometric means
+    an upper bound of half log det J^T J, in expectation over the probes' directions."""
+    d = z.shape[1]
+    mean_square = torch.stack([jvp(g, z, v).flatten(1).square().sum(1) for v in probes]).mean(0)
+    return d / 2 * torch.log(mean_square / d)
+
+
+def _dot(a: Tensor, b: Tensor) -> Tensor:
+    return (a * b).sum(1, keepdim=True)
+
+
+def _norm(a: Tensor) -> Tensor:
+    return a.flatten(1).square().sum(1, keepdim=True).sqrt()
+
+
+def _slack(a: Tensor) -> float:
+    """Below this share of its size, what orthogonalisation leaves of a vector is rounding noise."""
+    return torch.finfo(a.dtype).eps ** 0.5
+
+
+def _reject(a: Tensor, unit: Tensor) -> Tensor:
+    """What is left of a without its part along a unit vector."""
+    return a - _dot(a, unit) * unit
+
+
+def _unit(a: Tensor) -> tuple[Tensor, Tensor]:
+    """a / |a|, and whether there was anything to normalise (else zero)."""
+    size = _norm(a)
+    ok = size > torch.finfo(a.dtype).tiny ** 0.5
+    return a * torch.where(ok, 1 / torch.where(ok, size, 1), 0), ok
