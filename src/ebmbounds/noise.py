@@ -1,10 +1,11 @@
-"""Random numbers as a pure function of (seed, step, stream, row): the counter-based generator Philox4x32-10.
+"""Random numbers as a pure function of (seed, stream, step, row): the counter-based generator Squares.
 
 A training step draws its noise from counters instead of from a generator's hidden state. So the only random
 state of a run is its step number: resuming is exact, a step can be compiled or captured whole, and several
 processes draw together what one would draw alone (each takes its own rows).
 
-Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3 (SC 2011).
+Widynski: Squares: a fast counter-based RNG (2020). Chosen over Philox because it takes a fifth of the
+operations, which a compiled step pays for in compile time.
 """
 
 import math
@@ -14,27 +15,28 @@ import torch
 from torch import Tensor
 
 _WORD = 0xFFFFFFFF
-_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
-_WEYL = (0x9E3779B9, 0xBB67AE85)
-
-Words = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
-def philox(counter: Words, key: tuple[Tensor, Tensor]) -> Words:
-    """Ten rounds of Philox4x32: four 32-bit words for each counter, held in int64 tensors."""
-    c0, c1, c2, c3 = counter
-    k0, k1 = key
-    for _ in range(10):
-        # The product of two 32-bit words wraps in a signed int64, but keeps all of its 64 bits.
-        p0, p1 = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
-        c0, c1, c2, c3 = (
-            ((p1 >> 32) & _WORD) ^ c1 ^ k0,
-            p1 & _WORD,
-            ((p0 >> 32) & _WORD) ^ c3 ^ k1,
-            p0 & _WORD,
-        )
-        k0, k1 = (k0 + _WEYL[0]) & _WORD, (k1 + _WEYL[1]) & _WORD
-    return c0, c1, c2, c3
+def squares(counter: Tensor, key: Tensor) -> Tensor:
+    """Four rounds of squaring and half-word rotation: a uniform 32-bit word for each counter. All tensors are int64,
+    whose products wrap as the method needs."""
+    y = counter * key
+    z = y + key
+    x = _swap_halves(y * y + y)
+    x = _swap_halves(x * x + z)
+    x = _swap_halves(x * x + y)
+    return ((x * x + z) >> 32) & _WORD
+
+
+def _swap_halves(x: Tensor) -> Tensor:
+    return ((x >> 32) & _WORD) | (x << 32)
+
+
+def mix(x: Tensor) -> Tensor:
+    """MurmurHash3's finaliser: a bijection of 64-bit words that spreads every bit."""
+    x = (x ^ ((x >> 33) & 0x7FFFFFFF)) * -0xAE502812AA7333
+    x = (x ^ ((x >> 33) & 0x7FFFFFFF)) * -0x3B314601E57A13AD
+    return x ^ ((x >> 33) & 0x7FFFFFFF)
 
 
 @dataclass(frozen=True)
@@ -61,17 +63,10 @@ class Noise:
     def words(self, rows: int, columns: int) -> Tensor:
         """(rows, columns) int64 tensor of uniform 32-bit words."""
         device = self.step.device
-        blocks = -(-columns // 4)
         row = torch.arange(self.first_row, self.first_row + rows, device=device)[:, None]
-        block = torch.arange(blocks, device=device)[None, :]
-        counter = (
-            row + torch.zeros_like(block),
-            block + torch.zeros_like(row),
-            (self.step & _WORD) + torch.zeros_like(row + block),
-            torch.full_like(row + block, self.stream),
-        )
-        words = philox(counter, (self.seed & _WORD, (self.seed >> 32) & _WORD))
-        return torch.stack(words, dim=-1).flatten(1)[:, :columns]
+        counter = (self.step << 32) + row * columns + torch.arange(columns, device=device)
+        key = mix((self.seed << 32) + self.stream) | 1
+        return squares(counter, key)
 
     def uniform(self, rows: int, *shape: int) -> Tensor:
         """Uniform on (0, 1), both ends excluded."""

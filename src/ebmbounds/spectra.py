@@ -12,14 +12,26 @@ from torch import Tensor
 Generator = Callable[[Tensor], Tensor]
 
 
+def linearize(g: Generator, z: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
+    """g(z), and its Jacobian as two linear maps: v -> J v and u -> J^T u.
+
+    J v is the transpose of the linear map u -> J^T u, taken by reverse mode once more. Unlike forward mode this
+    shares one evaluation of g, leaves no storage-less zero tangents for a compiler to trip over, and accepts
+    every layer that can be differentiated twice. A compiler removes the unused product with zero.
+    """
+    y, pull = torch.func.vjp(g, z)
+    _, push = torch.func.vjp(lambda u: pull(u)[0], torch.zeros_like(y))
+    return y, lambda v: push(v)[0], lambda u: pull(u)[0]
+
+
 def jvp(g: Generator, z: Tensor, v: Tensor) -> Tensor:
     """J v: the directional derivative of g at z (n, d) along v (n, d), in the shape of g(z)."""
-    return torch.func.jvp(g, (z,), (v,))[1]
+    return linearize(g, z)[1](v)
 
 
 def vjp(g: Generator, z: Tensor, u: Tensor) -> Tensor:
     """J^T u: (n, d), for u in the shape of g(z)."""
-    return torch.func.vjp(g, z)[1](u)[0]
+    return linearize(g, z)[2](u)
 
 
 def smallest_singular_value(
@@ -41,15 +53,15 @@ def lobpcg(g: Generator, z: Tensor, steps: int, start: Tensor) -> Tensor:
     Rayleigh quotient |J v|^2 / |v|^2 (Eq. 16) over the span of v, its residual and the previous direction."""
     with torch.no_grad():
         z = z.detach()
-        y, pull = torch.func.vjp(g, z)
+        y, push, pull = linearize(g, z)
         v = _unit(start.detach())[0]
-        Jv = jvp(g, z, v).flatten(1)
+        Jv = push(v).flatten(1)
         previous: tuple[Tensor, Tensor] | None = None
         for _ in range(steps):
             rho = _dot(Jv, Jv)
-            residual = pull(Jv.reshape(y.shape))[0] - rho * v  # J^T J v - rho v, Eq. 17
+            residual = pull(Jv.reshape(y.shape)) - rho * v  # J^T J v - rho v, Eq. 17
             w, w_ok = _unit(_reject(_reject(residual, v), v))
-            Jw = jvp(g, z, w).flatten(1)
+            Jw = push(w).flatten(1)
             basis, images, ok = [w], [Jw], [w_ok]
             if previous is not None and z.shape[1] > 2:  # v and w span everything where d = 2
                 p, Jp = previous
@@ -124,10 +136,11 @@ def _combine(coefficients: list[Tensor], vectors: list[Tensor]) -> Tensor:
 
 
 def jacobian(g: Generator, z: Tensor) -> Tensor:
-    """J itself, (n, D, d), column by column in forward mode."""
+    """J itself, (n, D, d), column by column."""
     n, d = z.shape
+    _, push, _ = linearize(g, z)
     basis = torch.eye(d, dtype=z.dtype, device=z.device)
-    columns = [jvp(g, z, basis[i].expand(n, d)).flatten(1) for i in range(d)]
+    columns = [push(e.expand(n, d)).flatten(1) for e in basis]
     return torch.stack(columns, dim=2)
 
 
@@ -153,7 +166,8 @@ def hutchinson_half_logdet(g: Generator, z: Tensor, probes: Tensor) -> Tensor:
     """(d/2) log(E|J v|^2 / d), (n,), from probes (k, n, d): by the inequality of arithmetic and geometric means
     an upper bound of half log det J^T J, in expectation over the probes' directions."""
     d = z.shape[1]
-    mean_square = torch.stack([jvp(g, z, v).flatten(1).square().sum(1) for v in probes]).mean(0)
+    _, push, _ = linearize(g, z)
+    mean_square = torch.stack([push(v).flatten(1).square().sum(1) for v in probes]).mean(0)
     return d / 2 * torch.log(mean_square / d)
 
 

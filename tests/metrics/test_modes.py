@@ -6,9 +6,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ebmbounds.data.registry import load_images
 from ebmbounds.errors import BadInput
 from ebmbounds.metrics.mnist_classifier import WEIGHTS, classify_digits, train_digit_network
-from ebmbounds.metrics.modes import MODES, SAMPLES, count_modes, divergence, image_modes, mode_counts
+from ebmbounds.metrics.modes import (
+    MODES,
+    SAMPLES,
+    count_modes,
+    data_frequencies,
+    divergence,
+    image_modes,
+    mode_counts,
+)
 
 needs_data = pytest.mark.skipif(
     "EBMBOUNDS_DATA" not in os.environ, reason="EBMBOUNDS_DATA names no data folder"
@@ -18,15 +27,22 @@ DIGITS = np.array([5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949])
 """How often each digit occurs in MNIST's training set."""
 
 
-def mnist_mode_frequencies() -> np.ndarray:
+def stacked_labels(count: int, seed: int = 0) -> np.ndarray:
+    """Labels of random triples of MNIST's digits."""
+    digits = np.random.default_rng(seed).choice(10, (count, 3), p=DIGITS / DIGITS.sum())
+    return digits @ np.array([100, 10, 1])
+
+
+def test_frequencies_are_products_of_those_of_the_digits():
     p = DIGITS / DIGITS.sum()
-    return np.einsum("a,b,c->abc", p, p, p).ravel()
+    found = data_frequencies(stacked_labels(128_000))
+    assert found.sum() == pytest.approx(1)
+    np.testing.assert_allclose(found, np.einsum("a,b,c->abc", p, p, p).ravel(), rtol=0.05)
 
 
 def test_perfect_sampler_meets_the_floors():
-    data = mnist_mode_frequencies() * 128_000
-    drawn = np.random.default_rng(1).multinomial(SAMPLES, mnist_mode_frequencies())
-    found = count_modes(drawn, data)
+    drawn = mode_counts(stacked_labels(SAMPLES, seed=1))
+    found = count_modes(drawn, data_frequencies(stacked_labels(128_000)))
     assert found.modes == MODES and found.samples == SAMPLES
     assert found.kl_floor == pytest.approx(999 / 52_000, rel=0.03)
     assert found.kl_uniform_floor == pytest.approx(0.024, abs=0.001)
@@ -36,7 +52,7 @@ def test_perfect_sampler_meets_the_floors():
 
 def test_collapse_to_one_mode():
     counts = mode_counts(np.full(SAMPLES, 123))
-    found = count_modes(counts, np.full(MODES, 128))
+    found = count_modes(counts, np.full(MODES, 1 / MODES))
     assert found.modes == 1
     assert found.kl == found.kl_uniform == pytest.approx(np.log(1000))
 
@@ -48,7 +64,7 @@ def test_divergence_is_zero_for_the_same_and_infinite_outside():
 
 def test_no_samples_are_refused():
     with pytest.raises(BadInput, match="without samples"):
-        count_modes(np.zeros(MODES, int), np.ones(MODES, int))
+        count_modes(np.zeros(MODES, int), np.full(MODES, 1 / MODES))
 
 
 @pytest.mark.parametrize("shape", [(4, 3, 32, 32), (4, 28, 28)])
@@ -79,8 +95,6 @@ def test_training_follows_the_seed():
 @pytest.mark.data
 @needs_data
 def test_classifier_reads_mnist():
-    from ebmbounds.data.registry import load_images
-
     test = load_images("mnist", "test", Path(os.environ["EBMBOUNDS_DATA"]))
     assert (classify_digits(test.images)[:, 0] == test.labels).mean() >= 0.992
 
@@ -88,8 +102,6 @@ def test_classifier_reads_mnist():
 @pytest.mark.data
 @needs_data
 def test_modes_of_real_stacked_digits():
-    from ebmbounds.data.registry import load_images
-
     test = load_images("stackedmnist", "test", Path(os.environ["EBMBOUNDS_DATA"]))
     modes = image_modes(test.images[:3000])
     assert (modes == test.labels[:3000]).mean() >= 0.97  # three digits, each right in 99.2%

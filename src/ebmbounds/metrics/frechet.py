@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from ebmbounds.errors import BadInput, unknown
-from ebmbounds.metrics.inception import Inception, features
+from ebmbounds.metrics import inception
 
 KEPT = 10_000
 """How many of the reference set's features are kept for KID and for precision and recall."""
@@ -55,16 +55,18 @@ class Statistics:
     """(d, d), unbiased."""
 
 
-def statistics(found: NDArray) -> Statistics:
+def statistics(features: NDArray) -> Statistics:
     """Mean and covariance of features (n, d), in float64 whatever they come in."""
-    if found.ndim != 2 or len(found) < 2:
-        raise BadInput(f"features of shape {found.shape} have no covariance: give two or more rows (n, d).")
-    mean = found.mean(axis=0, dtype=np.float64)
-    cov = np.zeros((found.shape[1], found.shape[1]))
-    for start in range(0, len(found), 5000):  # so that 50,000 features need no second copy in float64
-        centred = found[start : start + 5000] - mean
+    if features.ndim != 2 or len(features) < 2:
+        raise BadInput(
+            f"features of shape {features.shape} have no covariance: give two or more rows (n, d)."
+        )
+    mean = features.mean(axis=0, dtype=np.float64)
+    cov = np.zeros((features.shape[1], features.shape[1]))
+    for start in range(0, len(features), 5000):  # so that 50,000 features need no second copy in float64
+        centred = features[start : start + 5000] - mean
         cov += centred.T @ centred
-    return Statistics(mean, cov / (len(found) - 1))
+    return Statistics(mean, cov / (len(features) - 1))
 
 
 def frechet_distance(a: Statistics, b: Statistics) -> float:
@@ -130,7 +132,7 @@ class Reference:
 
 def reference(
     images: ArrayLike | Tensor,
-    network: Inception,
+    network: inception.Inception,
     *,
     cache: Path,
     batch_size: int = 50,
@@ -150,20 +152,20 @@ def reference(
             return Reference(Statistics(kept["mean"], kept["cov"]), kept["features"])
     except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile):
         pass  # none yet, or one that another program spoiled: it is replaced below
-    found = features(pixels, network, batch_size=batch_size, device=device, progress=progress)
-    whole = statistics(found)
-    some = found[np.random.default_rng(0).permutation(len(found))[:KEPT]]
-    _write(file, mean=whole.mean, cov=whole.cov, features=some)
-    return Reference(whole, some)
+    features = inception.features(pixels, network, batch_size=batch_size, device=device, progress=progress)
+    some = features[np.random.default_rng(0).permutation(len(features))[:KEPT]]
+    made = Reference(statistics(features), some)
+    _write(file, made)
+    return made
 
 
-def _write(file: Path, **arrays: NDArray) -> None:
-    """Write an .npz that is there whole or not at all, whoever else writes it at the same time."""
+def _write(file: Path, made: Reference) -> None:
+    """Write the file whole or not at all, whoever else writes it at the same time."""
     file.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=file.parent, suffix=".part")
     try:
         with os.fdopen(handle, "wb") as part:
-            np.savez(part, allow_pickle=False, **arrays)
+            np.savez(part, mean=made.statistics.mean, cov=made.statistics.cov, features=made.features)
         os.replace(name, file)
     except BaseException:
         os.unlink(name)

@@ -114,7 +114,10 @@ def features(
     device: torch.device | str = "cpu",
     progress: bool = False,
 ) -> NDArray[np.float32]:
-    """Features (n, 2048) of uint8 images (n, 3, h, w); gray images (n, 1, h, w) count as colour."""
+    """Features (n, 2048) of uint8 images (n, 3, h, w); gray images (n, 1, h, w) count as colour.
+
+    In single precision, unless called under `torch.autocast`.
+    """
     pixels = torch.as_tensor(images)
     if pixels.ndim != 4 or pixels.shape[1] not in (1, 3) or pixels.dtype != torch.uint8 or not len(pixels):
         raise BadInput(
@@ -131,16 +134,21 @@ def features(
             batch = pixels[start : start + batch_size].to(device).float().expand(-1, 3, -1, -1)
             scaled = (tf_resize(batch) - 128) / 128
             out = layers(scaled.contiguous(memory_format=torch.channels_last))  # 1.4 times as fast on CPU
-            found[start : start + batch_size] = out.reshape(len(batch), FEATURES).cpu().numpy()
+            if out.numel() != len(batch) * FEATURES:
+                raise BadInput(
+                    f"the network gives outputs of shape {tuple(out.shape)}, not {FEATURES} an image: "
+                    "give the file of the 2015-12-05 Inception network."
+                )
+            found[start : start + batch_size] = out.reshape(len(batch), FEATURES).float().cpu().numpy()
     return found
 
 
-def logits(found: NDArray, network: Inception) -> NDArray[np.float32] | None:
+def logits(features: NDArray, network: Inception) -> NDArray[np.float32] | None:
     """Class logits (n, 1008) of features (n, 2048), or None where the network has no classifier.
 
     Without the bias, as in the code that defined the Inception Score (Salimans et al., 2016).
     """
-    return None if network.classifier is None else found @ network.classifier.cpu().numpy().T
+    return None if network.classifier is None else features @ network.classifier.cpu().numpy().T
 
 
 def relative_difference(a: NDArray, b: NDArray) -> float:

@@ -41,9 +41,9 @@ def inception_score(class_logits: NDArray, *, splits: int = 1) -> InceptionScore
     return InceptionScore(float(np.mean(scores)), float(np.std(scores)), splits)
 
 
-def score_features(found: NDArray, network: Inception, *, splits: int = 1) -> InceptionScore | NotMeasured:
+def score_features(features: NDArray, network: Inception, *, splits: int = 1) -> InceptionScore | NotMeasured:
     """The score of features (n, 2048), where the network can classify them."""
-    class_logits = logits(found, network)
+    class_logits = logits(features, network)
     if class_logits is None:
         return NotMeasured(
             "this Inception network file has no classifier; give one that has it (inception-2015-12-05.pt)"

@@ -38,7 +38,7 @@ class ModeCount:
 def image_modes(
     images: ArrayLike | Tensor,
     *,
-    batch_size: int = 1000,
+    batch_size: int = 250,
     device: torch.device | str = "cpu",
     progress: bool = False,
 ) -> NDArray[np.int64]:
@@ -50,8 +50,19 @@ def image_modes(
 
 
 def mode_counts(modes: NDArray[np.integer]) -> NDArray[np.int64]:
-    """How often each of the 1,000 modes occurs (1000,), from modes (n,): an image's, or the data's labels."""
+    """How often each of the 1,000 modes occurs (1000,) among the modes (n,) of images."""
     return np.bincount(modes, minlength=MODES)
+
+
+def data_frequencies(labels: NDArray[np.integer]) -> NDArray[np.float64]:
+    """Frequencies of the 1,000 modes (1000,) in the data, from its labels (n,).
+
+    The digits of a triple are drawn independently, so these are products of the digits' own frequencies.
+    Counted directly, the 128,000 triples would add their own noise to a perfect sampler: 0.004 nats.
+    """
+    digits = labels[:, None] // np.array([100, 10, 1]) % 10
+    p = np.bincount(digits.ravel(), minlength=10) / digits.size
+    return (p[:, None, None] * p[:, None] * p).ravel()
 
 
 def divergence(counts: NDArray, frequencies: NDArray) -> float:
@@ -62,16 +73,16 @@ def divergence(counts: NDArray, frequencies: NDArray) -> float:
         return float((p[found] * np.log(p[found] / frequencies[found])).sum())
 
 
-def count_modes(counts: NDArray, data_counts: NDArray, *, simulations: int = 100, seed: int = 0) -> ModeCount:
-    """The modes of samples with these counts (1000,), against those of the data (1000,).
+def count_modes(counts: NDArray, data: NDArray, *, simulations: int = 100, seed: int = 0) -> ModeCount:
+    """The modes of samples with these counts (1000,), against the data's mode frequencies (1000,).
 
     The floors are means over simulated perfect samplers, which draw as many modes from the data's own
     frequencies. To those the floor is close to (K - 1)/(2n), with K = 1000 modes and n samples.
     """
     samples = int(counts.sum())
-    if samples == 0 or data_counts.sum() == 0:
-        raise BadInput("no modes can be counted without samples: give at least one image of each set.")
-    data, uniform = data_counts / data_counts.sum(), np.full(MODES, 1 / MODES)
+    if samples == 0:
+        raise BadInput("no modes can be counted without samples: give at least one image.")
+    uniform = np.full(MODES, 1 / MODES)
     perfect = np.random.default_rng(seed).multinomial(samples, data, size=simulations)
     return ModeCount(
         modes=int((counts > 0).sum()),

@@ -1,0 +1,63 @@
+"""The players of the game as functions of their parameters."""
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from ebmbounds.noise import Noise
+
+Tensors = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Skeleton:
+    """A module's structure in both modes; its own parameters are never used."""
+
+    train: nn.Module
+    eval: nn.Module
+
+    @classmethod
+    def of(cls, module: nn.Module) -> "Skeleton":
+        return cls(copy.deepcopy(module).train(), copy.deepcopy(module).eval())
+
+
+class Network:
+    """One player: a module with given parameters and buffers. Calling it is train mode (batch norm uses the batch's
+    statistics and updates `buffers`); `frozen` is eval mode, where every sample stands alone."""
+
+    def __init__(self, skeleton: Skeleton, parameters: Tensors, buffers: Tensors) -> None:
+        self.skeleton, self.parameters, self.buffers = skeleton, parameters, buffers
+
+    def __call__(self, *inputs: Tensor) -> Tensor:
+        return functional_call(self.skeleton.train, (self.parameters, self.buffers), inputs)
+
+    def frozen(self, *inputs: Tensor) -> Tensor:
+        return functional_call(self.skeleton.eval, (self.parameters, self.buffers), inputs)
+
+
+class Game:
+    """What an objective sees of one turn: the networks by name (`game.energy`, `game.generator`, ...) and the sizes."""
+
+    def __init__(self, networks: Mapping[str, Network], batch_size: int, latent_dim: int) -> None:
+        self.networks, self.batch_size, self.latent_dim = networks, batch_size, latent_dim
+
+    def __getattr__(self, name: str) -> Network:
+        return self.networks[name]
+
+    def latents(self, noise: Noise) -> Tensor:
+        """z ~ N(0, I), (batch_size, latent_dim)."""
+        return noise.normal(self.batch_size, self.latent_dim)
+
+
+def parameters_of(module: nn.Module) -> Tensors:
+    return {name: p.detach().clone() for name, p in module.named_parameters()}
+
+
+def buffers_of(module: nn.Module) -> Tensors:
+    return {name: b.detach().clone() for name, b in module.named_buffers()}
+
+

@@ -1,0 +1,100 @@
+"""EBM-BB: the energy minimises the upper bound, the generator maximises the lower one (Geng et al. 2021)."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ebmbounds import bounds, spectra
+from ebmbounds.game import Game
+from ebmbounds.noise import Noise
+from ebmbounds.objectives.base import Info, Loss, Objective
+from ebmbounds.settings import NonNegative, Whole
+
+
+@dataclass(frozen=True)
+class Entropy:
+    """Where an entropy is taken: latents z, a random probe v for Eq. 19, and the direction for `log_volume`."""
+
+    z: Tensor
+    v: Tensor
+    direction: Tensor
+
+
+@dataclass(frozen=True)
+class EntropyObjective(Objective):
+    """A generator that minimises E(G(z)) and maximises its entropy: Eq. 5 seen from the generator."""
+
+    entropy_weight: NonNegative = 1.0
+    """Weight of the entropy in the generator's loss; 1 is maximum likelihood."""
+    entropy_estimator: bounds.EntropyEstimator = "s1"
+    """s1: d log s_1 by LOBPCG (the paper's bound); exact: half log det J'J; hutchinson: one random probe."""
+    lobpcg_steps: Whole = 2
+    """LOBPCG iterations for the smallest singular value."""
+
+    def sample_entropy(self, game: Game, noise: Noise) -> Entropy:
+        z, v = game.latents(noise("z")), game.latents(noise("v"))
+        # The probe also starts LOBPCG, so that J v is computed once for both.
+        direction = (
+            spectra.lobpcg(game.generator.frozen, z, self.lobpcg_steps, v) if self.entropy_estimator == "s1" else v
+        )
+        return Entropy(z, v, direction)
+
+    def log_volume(self, game: Game, entropy: Entropy) -> Tensor:
+        """Half log det J'J at the latents, or its bound, (n,); differentiable in the generator's parameters."""
+        return bounds.log_volume(game.generator.frozen, entropy.z, self.entropy_estimator, entropy.direction)
+
+    def generator_loss(self, game: Game, x: Tensor, noise: Noise, shared: Entropy | None) -> tuple[Tensor, Info]:
+        """- floor(L) as a function of the generator (Eq. 11): E(G(z)) - H[p_g], up to constants."""
+        energy = game.energy(game.generator(game.latents(noise("generated")))).mean()
+        entropy = shared or self.sample_entropy(game, noise)
+        volume = self.log_volume(game, entropy).mean()
+        info = {"entropy": (volume + bounds.base_entropy(game.latent_dim)).detach()}
+        return energy - self.entropy_weight * volume, info
+
+
+@dataclass(frozen=True)
+class EBMBB(EntropyObjective):
+    penalty_weight: NonNegative = 0.001
+    """M / s_1^2 of the upper bound; 0 leaves the minimax game of Eq. 5 alone."""
+    penalty_scale: Literal["latent_dim", "probe", "one"] = "latent_dim"
+    """What the penalty is divided by: z_dim or |v|^2 (both in the paper), or nothing."""
+    margin: NonNegative = 1.0
+    """zeta of Eq. 20."""
+    reuse_entropy: bool = False
+    """Both players use one entropy estimate an iteration (as the research code does on images), or each its own."""
+
+    def losses(self) -> dict[str, Loss]:
+        return {"energy": self.energy_loss, "generator": self.generator_loss}
+
+    def prepare(self, game: Game, noise: Noise) -> Entropy | None:
+        return self.sample_entropy(game, noise) if self.reuse_entropy else None
+
+    def energy_loss(self, game: Game, x: Tensor, noise: Noise, shared: Entropy | None) -> tuple[Tensor, Info]:
+        """ceil(L) as a function of the energy (Eq. 20): E(x) - E(G(z)) + [penalty - zeta]_+."""
+        entropy = shared or self.sample_entropy(game, noise)
+        z, v = entropy.z, entropy.v
+        g = game.generator.frozen
+        score = bounds.latent_score(g, z, self.entropy_estimator, entropy.direction)
+        generated = game.generator(z)
+        squares = bounds.gradient_penalty(game.energy, generated, spectra.jvp(g, z, v), (score * v).sum(1))
+        scale = {"latent_dim": z.shape[1], "probe": v.square().sum(1), "one": 1.0}[self.penalty_scale]
+        penalty = self.penalty_weight * (squares / scale).mean()
+
+        energy_data, energy_generated = game.energy(x).mean(), game.energy(generated).mean()
+        with torch.no_grad():
+            volume = self.log_volume(game, entropy)
+            # Eq. 14's condition with m = 0, |grad log f|^2 by Eqs. 18 and 19.
+            gap = (squares * torch.exp(-2 * volume / z.shape[1])).mean()
+            info = {
+                "energy_data": energy_data.detach(),
+                "energy_generated": energy_generated.detach(),
+                "penalty": penalty.detach(),
+                "s1": torch.exp(volume / z.shape[1]).mean().detach(),
+                "lower_bound": (
+                    energy_data - energy_generated + volume.mean() + bounds.base_entropy(z.shape[1])
+                ).detach(),
+                "eq14_holds": (gap >= 1).to(gap.dtype).detach(),
+            }
+        return energy_data - energy_generated + bounds.hinge(penalty, self.margin), info

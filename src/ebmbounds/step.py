@@ -1,0 +1,177 @@
+"""One training iteration as a function from state to (state, info).
+
+The state is a plain tree of tensors: everything that a checkpoint must hold, and nothing else.
+
+    seed, step                 scalars: with them the noise of every iteration is determined (see `noise`)
+    parameters[player][name]   buffers[player][name]   second_moment[player][name]   (first_moment where beta1 > 0)
+    average[player][name]      exponential moving average of the parameters, where ema > 0
+    log[name]                  sums of the diagnostics since they were last read
+"""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.func import grad_and_value
+from torch.utils import _pytree as pytree
+
+from ebmbounds.game import Game, Network, Skeleton, Tensors, buffers_of, parameters_of
+from ebmbounds.noise import Noise
+from ebmbounds.objectives.base import Objective
+from ebmbounds.settings import Count, Fraction, NonNegative, Positive
+
+State = dict[str, Any]
+Tables = dict[str, Tensors]
+Info = dict[str, Tensor]
+
+
+class Data(Protocol):
+    """What the trainer needs of a data set."""
+
+    shape: tuple[int, ...]
+    """Of one sample."""
+
+    def draw(self, noise: Noise, n: int) -> Tensor:
+        """A training batch (n, *shape), as a pure function of the noise."""
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """Adam, with a learning rate for each player."""
+
+    lr_energy: Positive = 2e-4
+    lr_generator: Positive = 2e-4
+    beta1: Fraction = 0.0
+    """0 in the paper: no first moment is then kept."""
+    beta2: Fraction = 0.9
+    epsilon: Positive = 1e-6
+    weight_decay: NonNegative = 0.0
+    ema: Fraction = 0.0
+    """Decay of the moving average of the parameters that evaluation uses; 0 turns it off."""
+    batch_size: Count = 200
+    latent_dim: Count = 2
+
+    def rate(self, player: str) -> float:
+        return self.lr_generator if player == "generator" else self.lr_energy
+
+
+class Step:
+    """The iteration for a given objective, set of players and data. Calling it is pure: state -> (state, info)."""
+
+    def __init__(
+        self, objective: Objective, players: dict[str, nn.Module], data: Data, optimizer: Optimizer
+    ) -> None:
+        self.objective, self.data, self.optimizer = objective, data, optimizer
+        self.skeletons = {name: Skeleton.of(module) for name, module in players.items()}
+        self.initial = {
+            "parameters": {name: parameters_of(module) for name, module in players.items()},
+            "buffers": {name: buffers_of(module) for name, module in players.items()},
+        }
+
+    def initial_state(self, seed: int, device: torch.device | str = "cpu") -> State:
+        parameters = self.initial["parameters"]
+        zeros = {name: {k: torch.zeros_like(p) for k, p in tensors.items()} for name, tensors in parameters.items()}
+        state: State = {"seed": torch.tensor(seed), "step": torch.tensor(0), **self.initial, "second_moment": zeros}
+        if self.optimizer.beta1 > 0:
+            state["first_moment"] = zeros
+        if self.optimizer.ema > 0:
+            state["average"] = parameters
+        state = pytree.tree_map(lambda t: t.to(device, copy=True), state)
+        _, info = self(state)  # a dry iteration tells which diagnostics there are
+        state["log"] = {name: torch.zeros_like(value) for name, value in info.items()}
+        return state
+
+    def __call__(self, state: State) -> tuple[State, Info]:
+        noise = Noise(state["seed"], state["step"])
+        n = self.optimizer.batch_size
+        new = {key: dict(value) if isinstance(value, dict) else value for key, value in state.items()}
+        shared = self.objective.prepare(self.game(new["parameters"], new["buffers"]), noise("prepare"))
+        info: Info = {}
+        turns = self.objective.turns()
+        for turn, player in enumerate(turns):
+            mine = noise(f"turn {turn}")
+            if player == "energy" or turn == 0:  # the others see the batch of the energy's last turn
+                x = self.data.draw(mine("data"), n)
+            loss = self.objective.losses()[player]
+
+            def run(parameters: Tensors, buffers: Tables) -> Any:
+                game = self.game({**new["parameters"], player: parameters}, buffers)  # noqa: B023
+                value, details = loss(game, x, mine, shared)  # noqa: B023
+                return value, (details, buffers)
+
+            # Train mode updates buffers in place: hand it copies, and take them back.
+            buffers = pytree.tree_map(torch.clone, new["buffers"])
+            gradient, (value, (details, new["buffers"])) = grad_and_value(run, has_aux=True)(
+                new["parameters"][player], buffers
+            )
+            info |= {f"loss_{player}": value.detach(), **details}
+            count = state["step"] * turns.count(player) + turns[: turn + 1].count(player)
+            self.adam(new, player, gradient, count)
+        new["step"] = state["step"] + 1
+        return new, info
+
+    def game(self, parameters: Tables, buffers: Tables) -> Game:
+        networks = {k: Network(self.skeletons[k], parameters[k], buffers[k]) for k in self.skeletons}
+        return Game(networks, self.optimizer.batch_size, self.optimizer.latent_dim)
+
+    def adam(self, new: State, player: str, gradient: Tensors, count: Tensor) -> None:
+        """Adam's update number `count` of one player's part of the new state."""
+        o = self.optimizer
+        parameters: Tensors = {}
+        second: Tensors = {}
+        first: Tensors = {}
+        for name, p in new["parameters"][player].items():
+            g = gradient[name] + o.weight_decay * p if o.weight_decay else gradient[name]
+            second[name] = o.beta2 * new["second_moment"][player][name] + (1 - o.beta2) * g * g
+            m = g
+            if o.beta1 > 0:
+                first[name] = o.beta1 * new["first_moment"][player][name] + (1 - o.beta1) * g
+                m = first[name] / (1 - o.beta1**count)
+            scale = (second[name] / (1 - o.beta2**count)).sqrt() + o.epsilon
+            parameters[name] = p - o.rate(player) * m / scale
+        new["parameters"][player], new["second_moment"][player] = parameters, second
+        if o.beta1 > 0:
+            new["first_moment"][player] = first
+        if o.ema > 0:
+            average = new["average"][player]
+            new["average"][player] = {k: torch.lerp(p, average[k], o.ema) for k, p in parameters.items()}
+
+
+def in_place(step: Callable[[State], tuple[State, Info]]) -> Callable[[State], None]:
+    """The step as an update of the state's own tensors, diagnostics added to `log`. Fixed addresses are what
+    compiled and captured steps need, and no memory is allocated twice."""
+
+    def advance(state: State) -> None:
+        with torch.no_grad():
+            new, info = step({key: value for key, value in state.items() if key != "log"})
+            new["log"] = {name: total + info[name] for name, total in state["log"].items()}
+            pytree.tree_map_(lambda old, value: old.copy_(value), state, new)
+
+    return advance
+
+
+def compiled(step: Callable[[State], tuple[State, Info]]) -> Callable[[State], None]:
+    """`in_place(step)`, compiled whole. Where that fails, plain with one warning that says why."""
+    plain = in_place(step)
+    # Long chains of integer arithmetic (the noise) would be inlined into each other again and again; a low threshold
+    # stores them instead, and fusion joins them into one kernel all the same.
+    fast = torch.compile(plain, fullgraph=True, dynamic=False, options={"realize_opcount_threshold": 10})
+    chosen: Callable[[State], None] | None = None
+
+    def advance(state: State) -> None:
+        nonlocal chosen
+        if chosen is not None:
+            return chosen(state)
+        try:
+            fast(state)
+            chosen = fast
+        except Exception as error:  # whatever the compiler trips over, training can go on
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            warnings.warn(f"the step could not be compiled and runs plain, several times slower: {reason}", stacklevel=2)
+            chosen = plain
+            plain(state)
+
+    return advance
