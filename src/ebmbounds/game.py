@@ -29,14 +29,22 @@ class Network:
     """One player: a module with given parameters and buffers. Calling it is train mode (batch norm uses the batch's
     statistics and updates `buffers`); `frozen` is eval mode, where every sample stands alone."""
 
-    def __init__(self, skeleton: Skeleton, parameters: Tensors, buffers: Tensors) -> None:
-        self.skeleton, self.parameters, self.buffers = skeleton, parameters, buffers
+    def __init__(self, skeleton: Skeleton, parameters: Tensors, buffers: Tensors, bf16: bool = False) -> None:
+        self.skeleton, self.parameters, self.buffers, self.bf16 = skeleton, parameters, buffers, bf16
 
     def __call__(self, *inputs: Tensor) -> Tensor:
-        return functional_call(self.skeleton.train, (self.parameters, self.buffers), inputs)
+        return self._run(self.skeleton.train, inputs)
 
     def frozen(self, *inputs: Tensor) -> Tensor:
-        return functional_call(self.skeleton.eval, (self.parameters, self.buffers), inputs)
+        return self._run(self.skeleton.eval, inputs)
+
+    def _run(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> Tensor:
+        tensors = (self.parameters, self.buffers)
+        if not self.bf16:
+            return functional_call(module, tensors, inputs)
+        # Inside the network bf16, outside the inputs' precision: vectors of LOBPCG and penalties never see bf16.
+        with torch.autocast(inputs[0].device.type, torch.bfloat16):
+            return functional_call(module, tensors, inputs).to(inputs[0].dtype)
 
 
 class Game:
@@ -59,5 +67,3 @@ def parameters_of(module: nn.Module) -> Tensors:
 
 def buffers_of(module: nn.Module) -> Tensors:
     return {name: b.detach().clone() for name, b in module.named_buffers()}
-
-

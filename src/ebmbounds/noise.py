@@ -87,8 +87,8 @@ class Noise:
 
 def _open_unit(words: Tensor) -> Tensor:
     dtype = torch.get_default_dtype()
-    # 24 bits fit a float32 exactly; the half step keeps 0 and 1 out, so that log is finite.
-    return ((words >> 8).to(dtype) + 0.5) * 2.0**-24
+    # 23 bits and the half step fit a float32 exactly; the half step keeps 0 and 1 out, so that log is finite.
+    return ((words >> 9).to(dtype) + 0.5) * 2.0**-23
 
 
 def noise(seed: int, step: int = 0, device: torch.device | str = "cpu") -> Noise:

@@ -105,7 +105,9 @@ class Run:
         except (SafetensorError, OSError) as error:
             raise BadInput(f"{path} is truncated or no safetensors file ({error}): restore it from a copy.") from None
         if metadata.get("format") != FORMAT:
-            raise BadInput(f"{path} is no checkpoint of this program (format {metadata.get('format')!r}, not {FORMAT!r}).")
+            raise BadInput(
+                f"{path} is no checkpoint of this program (format {metadata.get('format')!r}, not {FORMAT!r})."
+            )
         if metadata.get("digest") != digest(tensors):
             raise BadInput(f"{path} is damaged (its checksum does not match): restore it from a copy.")
         return unflatten({key: t.to(device) for key, t in tensors.items()}), json.loads(metadata["notes"])

@@ -34,9 +34,7 @@ def vjp(g: Generator, z: Tensor, u: Tensor) -> Tensor:
     return linearize(g, z)[2](u)
 
 
-def smallest_singular_value(
-    g: Generator, z: Tensor, steps: int, start: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+def smallest_singular_value(g: Generator, z: Tensor, steps: int, start: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """The smallest singular value of J and its direction, by single-vector LOBPCG (Section 3 of the paper).
 
     Returns s (n,) and unit vectors v (n, d) with s = |J v|. Each step takes one J v and one J^T u. The estimate

@@ -8,8 +8,6 @@ The state is a plain tree of tensors: everything that a checkpoint must hold, an
     log[name]                  sums of the diagnostics since they were last read
 """
 
-import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -26,6 +24,8 @@ from ebmbounds.settings import Count, Fraction, NonNegative, Positive
 State = dict[str, Any]
 Tables = dict[str, Tensors]
 Info = dict[str, Tensor]
+COUNT = "count"
+"""The log's entry for the number of iterations that its sums are over."""
 
 
 class Data(Protocol):
@@ -62,9 +62,14 @@ class Step:
     """The iteration for a given objective, set of players and data. Calling it is pure: state -> (state, info)."""
 
     def __init__(
-        self, objective: Objective, players: dict[str, nn.Module], data: Data, optimizer: Optimizer
+        self,
+        objective: Objective,
+        players: dict[str, nn.Module],
+        data: Data,
+        optimizer: Optimizer,
+        bf16: bool = False,
     ) -> None:
-        self.objective, self.data, self.optimizer = objective, data, optimizer
+        self.objective, self.data, self.optimizer, self.bf16 = objective, data, optimizer, bf16
         self.skeletons = {name: Skeleton.of(module) for name, module in players.items()}
         self.initial = {
             "parameters": {name: parameters_of(module) for name, module in players.items()},
@@ -74,14 +79,19 @@ class Step:
     def initial_state(self, seed: int, device: torch.device | str = "cpu") -> State:
         parameters = self.initial["parameters"]
         zeros = {name: {k: torch.zeros_like(p) for k, p in tensors.items()} for name, tensors in parameters.items()}
-        state: State = {"seed": torch.tensor(seed), "step": torch.tensor(0), **self.initial, "second_moment": zeros}
+        state: State = {
+            "seed": torch.tensor(seed),
+            "step": torch.tensor(0),
+            **self.initial,
+            "second_moment": zeros,
+        }
         if self.optimizer.beta1 > 0:
             state["first_moment"] = zeros
         if self.optimizer.ema > 0:
             state["average"] = parameters
         state = pytree.tree_map(lambda t: t.to(device, copy=True), state)
         _, info = self(state)  # a dry iteration tells which diagnostics there are
-        state["log"] = {name: torch.zeros_like(value) for name, value in info.items()}
+        state["log"] = {name: torch.zeros_like(value) for name, value in (info | {COUNT: info["loss_energy"]}).items()}
         return state
 
     def __call__(self, state: State) -> tuple[State, Info]:
@@ -114,7 +124,7 @@ class Step:
         return new, info
 
     def game(self, parameters: Tables, buffers: Tables) -> Game:
-        networks = {k: Network(self.skeletons[k], parameters[k], buffers[k]) for k in self.skeletons}
+        networks = {k: Network(self.skeletons[k], parameters[k], buffers[k], self.bf16) for k in self.skeletons}
         return Game(networks, self.optimizer.batch_size, self.optimizer.latent_dim)
 
     def adam(self, new: State, player: str, gradient: Tensors, count: Tensor) -> None:
@@ -138,40 +148,3 @@ class Step:
         if o.ema > 0:
             average = new["average"][player]
             new["average"][player] = {k: torch.lerp(p, average[k], o.ema) for k, p in parameters.items()}
-
-
-def in_place(step: Callable[[State], tuple[State, Info]]) -> Callable[[State], None]:
-    """The step as an update of the state's own tensors, diagnostics added to `log`. Fixed addresses are what
-    compiled and captured steps need, and no memory is allocated twice."""
-
-    def advance(state: State) -> None:
-        with torch.no_grad():
-            new, info = step({key: value for key, value in state.items() if key != "log"})
-            new["log"] = {name: total + info[name] for name, total in state["log"].items()}
-            pytree.tree_map_(lambda old, value: old.copy_(value), state, new)
-
-    return advance
-
-
-def compiled(step: Callable[[State], tuple[State, Info]]) -> Callable[[State], None]:
-    """`in_place(step)`, compiled whole. Where that fails, plain with one warning that says why."""
-    plain = in_place(step)
-    # Long chains of integer arithmetic (the noise) would be inlined into each other again and again; a low threshold
-    # stores them instead, and fusion joins them into one kernel all the same.
-    fast = torch.compile(plain, fullgraph=True, dynamic=False, options={"realize_opcount_threshold": 10})
-    chosen: Callable[[State], None] | None = None
-
-    def advance(state: State) -> None:
-        nonlocal chosen
-        if chosen is not None:
-            return chosen(state)
-        try:
-            fast(state)
-            chosen = fast
-        except Exception as error:  # whatever the compiler trips over, training can go on
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            warnings.warn(f"the step could not be compiled and runs plain, several times slower: {reason}", stacklevel=2)
-            chosen = plain
-            plain(state)
-
-    return advance

@@ -1,7 +1,6 @@
-"""The published data sets: small ones with the published layout, and the real ones where they are at hand."""
+"""The published data sets: small ones with the published layout."""
 
 import gzip
-import os
 import pickle
 import struct
 from pathlib import Path
@@ -15,14 +14,6 @@ from scipy.io import savemat
 def pytest_make_parametrize_id(val, argname):
     """Bytes name no test: gzip stamps them with the time, so each process would see other tests."""
     return argname if isinstance(val, bytes) else None
-
-
-@pytest.fixture
-def real_data() -> Path:
-    root = os.environ.get("EBMBOUNDS_DATA")
-    if not root:
-        pytest.skip("EBMBOUNDS_DATA does not name a folder with the real data sets")
-    return Path(root)
 
 
 @pytest.fixture

@@ -23,15 +23,11 @@ def read_array(path: Path) -> np.ndarray:
     except BadInput:
         raise
     except Exception as error:  # a corrupt file fails in whatever way its bytes lead to
-        raise BadInput(
-            f"cannot read {path} ({error}): expected plain numbers, without pickled objects."
-        ) from error
+        raise BadInput(f"cannot read {path} ({error}): expected plain numbers, without pickled objects.") from error
     if values.dtype.kind not in "biuf":
         raise BadInput(f"{path} holds values of type {values.dtype}, expected real numbers.")
     if values.size == 0 or values.ndim == 0:
-        raise BadInput(
-            f"{path} holds an array of shape {values.shape}, expected at least one sample in (N, ...)."
-        )
+        raise BadInput(f"{path} holds an array of shape {values.shape}, expected at least one sample in (N, ...).")
     values = values.reshape(len(values), -1) if values.ndim == 1 else values
     finite = np.isfinite(values).reshape(len(values), -1).all(1)
     if not finite.all():
@@ -48,9 +44,7 @@ def _read_npz(path: Path) -> np.ndarray:
     with path.open("rb") as file, np.lib.npyio.NpzFile(file, allow_pickle=False) as held:
         names = held.files
         if "x" not in names and len(names) != 1:
-            raise BadInput(
-                f"{path} holds the arrays {', '.join(names) or '(none)'}: name the one to use 'x'."
-            )
+            raise BadInput(f"{path} holds the arrays {', '.join(names) or '(none)'}: name the one to use 'x'.")
         return np.asarray(held["x" if "x" in names else names[0]])
 
 
@@ -65,14 +59,10 @@ def _read_csv(path: Path) -> np.ndarray:
                 columns = len(line)
                 if not any(map(_is_number, line)):  # names of columns
                     if line[0] == "" and columns > 1:
-                        raise BadInput(
-                            f"the first column of {path} has no name, as row numbers have: remove it."
-                        )
+                        raise BadInput(f"the first column of {path} has no name, as row numbers have: remove it.")
                     continue
             if len(line) != columns:
-                raise BadInput(
-                    f"line {lines.line_num} of {path} has {len(line)} values, the first {columns}."
-                )
+                raise BadInput(f"line {lines.line_num} of {path} has {len(line)} values, the first {columns}.")
             try:
                 numbers.extend(map(float, line))
             except ValueError as error:

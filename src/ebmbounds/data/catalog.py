@@ -31,9 +31,7 @@ class ImageSet:
     remotes: tuple[Remote, ...] = ()
 
 
-def _idx_set(
-    title: str, folder: str, licence: str, source: str, hosts: tuple[str, ...], sums: str
-) -> ImageSet:
+def _idx_set(title: str, folder: str, licence: str, source: str, hosts: tuple[str, ...], sums: str) -> ImageSet:
     files = {
         "train": ((f"{folder}/train-images-idx3-ubyte", f"{folder}/train-labels-idx1-ubyte"),),
         "test": ((f"{folder}/t10k-images-idx3-ubyte", f"{folder}/t10k-labels-idx1-ubyte"),),
@@ -138,12 +136,8 @@ IMAGE_SETS = {
         files={"train": (("svhn/train_32x32.mat",),), "test": (("svhn/test_32x32.mat",),)},
         read=svhn.read_mat,
         remotes=(
-            _svhn_remote(
-                "train_32x32.mat", "435e94d69a87fde4fd4d7f3dd208dfc32cb6ae8af2240d066de1df7508d083b8"
-            ),
-            _svhn_remote(
-                "test_32x32.mat", "cdce80dfb2a2c4c6160906d0bd7c68ec5a99d7ca4831afa54f09182025b6a75b"
-            ),
+            _svhn_remote("train_32x32.mat", "435e94d69a87fde4fd4d7f3dd208dfc32cb6ae8af2240d066de1df7508d083b8"),
+            _svhn_remote("test_32x32.mat", "cdce80dfb2a2c4c6160906d0bd7c68ec5a99d7ca4831afa54f09182025b6a75b"),
         ),
     ),
     "animeface": ImageSet(

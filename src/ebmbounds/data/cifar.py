@@ -25,8 +25,7 @@ def read_batch(path: Path, label_key: str) -> tuple[np.ndarray, np.ndarray]:
     held = batch if isinstance(batch, dict) else {}
     held = {key.decode("latin1") if isinstance(key, bytes) else key: value for key, value in held.items()}
     images, labels = (
-        value.array if isinstance(value, _Array) else value
-        for value in (held.get("data"), held.get(label_key))
+        value.array if isinstance(value, _Array) else value for value in (held.get("data"), held.get(label_key))
     )
     if not isinstance(images, np.ndarray) or images.dtype != np.uint8 or images.shape[1:] != (3072,):
         raise BadInput(f"{path} has no array 'data' of shape (N, 3072) and type uint8: download it again.")
@@ -111,6 +110,5 @@ class _Unpickler(_PythonUnpickler):
         self.stack[-1].update(zip(items[::2], items[1::2], strict=True))
 
     dispatch: ClassVar[dict] = {
-        code[0]: _PythonUnpickler.dispatch[code[0]]
-        for code in (getattr(pickle, name) for name in _OPCODES.split())
+        code[0]: _PythonUnpickler.dispatch[code[0]] for code in (getattr(pickle, name) for name in _OPCODES.split())
     } | {pickle.BUILD[0]: load_build, pickle.SETITEMS[0]: load_setitems}

@@ -120,14 +120,10 @@ def _extract(archive: Path, folder: Path, members: Sequence[str]) -> None:
         for entry in tar:
             path = PurePosixPath(entry.name)
             if path.is_absolute() or ".." in path.parts or not (entry.isreg() or entry.isdir()):
-                raise BadInput(
-                    f"refused the archive {archive}: its entry {entry.name!r} is a link or leads outside."
-                )
+                raise BadInput(f"refused the archive {archive}: its entry {entry.name!r} is a link or leads outside.")
             size += entry.size
             if size > MOST_UNPACKED:
-                raise BadInput(
-                    f"refused the archive {archive}: it unpacks to more than {MOST_UNPACKED:,} bytes."
-                )
+                raise BadInput(f"refused the archive {archive}: it unpacks to more than {MOST_UNPACKED:,} bytes.")
             if entry.name in members and (content := tar.extractfile(entry)):
                 (folder / entry.name).parent.mkdir(parents=True, exist_ok=True)
                 with (folder / entry.name).open("wb") as file:

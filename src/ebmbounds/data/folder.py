@@ -31,9 +31,7 @@ def image_files(root: Path) -> list[Path]:
         paths = (Path(folder, name) for name in names if not name.startswith("."))
         found += [path for path in paths if path.suffix.lower() in SUFFIXES]
     if not found:
-        raise BadInput(
-            f"there are no images in {root}: expected files ending in {', '.join(sorted(SUFFIXES))}."
-        )
+        raise BadInput(f"there are no images in {root}: expected files ending in {', '.join(sorted(SUFFIXES))}.")
     return sorted(found, key=Path.as_posix)
 
 
@@ -82,8 +80,6 @@ def _read_image(path: Path, size: int) -> np.ndarray:
             f"the image {path} has more than {MOST_PIXELS:,} pixels: shrink it or take it out of the folder."
         ) from error
     except Exception as error:  # Pillow's decoders raise whatever the broken bytes lead to
-        raise BadInput(
-            f"cannot read the image {path} ({error}): replace it or take it out of the folder."
-        ) from error
+        raise BadInput(f"cannot read the image {path} ({error}): replace it or take it out of the folder.") from error
     square = ImageOps.fit(upright, (size, size), Image.Resampling.LANCZOS)
     return np.asarray(square).transpose(2, 0, 1)

@@ -50,9 +50,7 @@ def _parse(file: BinaryIO, path: Path, ndim: int) -> np.ndarray:
     shape = struct.unpack(f">{ndim}I", header)
     claimed = math.prod(shape)
     if not 0 < claimed <= LIMIT:
-        raise BadInput(
-            f"the header of {path} claims {claimed:,} bytes, expected 1 to {LIMIT:,}: download it again."
-        )
+        raise BadInput(f"the header of {path} claims {claimed:,} bytes, expected 1 to {LIMIT:,}: download it again.")
     # Piece by piece: the header is believed only as far as bytes come. One byte more would be one too many.
     body = bytearray()
     while piece := file.read(min(CHUNK, claimed + 1 - len(body))):

@@ -66,9 +66,7 @@ def load_images(
         files = split_files(image_files(_image_folder(name, root)), split, seed)
         return ImageSplit(read_images(files, size, progress=progress), None)
     if size not in (None, known.shape[-1]):
-        raise BadInput(
-            f"the images of {name} have the size {known.shape[-1]}, not {size}: leave the size out."
-        )
+        raise BadInput(f"the images of {name} have the size {known.shape[-1]}, not {size}: leave the size out.")
     if name == "stackedmnist":
         digits = load_images("mnist", split, root)
         assert digits.labels is not None  # MNIST has labels
@@ -102,9 +100,7 @@ def fetch(name: str, root: Path, *, progress: bool = False) -> Holdings:
     known = image_set(name)
     if not known.remotes:
         place = _image_folder(name, root)
-        raise BadInput(
-            f"{name} has no address to download from: put its images ({known.source}) into {place}."
-        )
+        raise BadInput(f"{name} has no address to download from: put its images ({known.source}) into {place}.")
     for remote in known.remotes:
         if not all(_find(root, file) for file in remote.members or (remote.path.removesuffix(".gz"),)):
             fetch_remote(remote, root, progress=progress)
@@ -137,13 +133,9 @@ def _read_group(name: str, root: Path, group: tuple[str, ...]) -> tuple[np.ndarr
     first, last = paths[0], paths[-1]
     expected = ", ".join(map(str, known.shape))
     if images.shape[1:] != known.shape or len(images) == 0:
-        raise BadInput(
-            f"{first} holds an array of images {images.shape}, expected (N, {expected}) with N > 0."
-        )
+        raise BadInput(f"{first} holds an array of images {images.shape}, expected (N, {expected}) with N > 0.")
     if len(labels) != len(images):
-        raise BadInput(
-            f"{last} has {len(labels)} labels for {len(images)} images: copy or download it again."
-        )
+        raise BadInput(f"{last} has {len(labels)} labels for {len(images)} images: copy or download it again.")
     if labels.min() < 0 or labels.max() >= known.classes:
         raise BadInput(
             f"{last} has labels from {labels.min()} to {labels.max()}, {name} has 0 to {known.classes - 1}: "

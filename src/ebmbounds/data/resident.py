@@ -14,6 +14,11 @@ def to_unit_range(images: Tensor) -> Tensor:
     return images.to(torch.get_default_dtype()) / 127.5 - 1
 
 
+def to_pixels(x: Tensor) -> Tensor:
+    """Images in [-1, 1] as uint8, rounded: the inverse of `to_unit_range`."""
+    return ((x.clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)
+
+
 @dataclass(frozen=True)
 class ResidentImages:
     """uint8 images (N, C, H, W); batches are scaled to [-1, 1] and, where asked, mirrored at random."""

@@ -7,6 +7,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
 
+from ebmbounds.data import DataSettings
 from ebmbounds.errors import BadInput, unknown
 from ebmbounds.networks import NETWORKS, Pair, network
 from ebmbounds.objectives import METHODS, Objective, method
@@ -54,6 +55,7 @@ class Experiment:
     objective: Objective
     optimizer: Optimizer
     schedule: Schedule
+    data: DataSettings
 
     @property
     def name(self) -> str:
@@ -68,7 +70,7 @@ class Experiment:
             "source": self.source,
             "network": self.network,
         }
-        for part in (self.pair, self.objective, self.optimizer, self.schedule):
+        for part in (self.pair, self.objective, self.optimizer, self.schedule, self.data):
             flat |= dataclasses.asdict(part)  # type: ignore[call-overload]
         return flat
 
@@ -114,11 +116,15 @@ def experiment(name: str, overrides: dict[str, Any] | None = None) -> Experiment
     full, _, variant = name.partition("@")
     dataset, slash, method_name = full.partition("/")
     if not slash:
-        raise BadInput(f"{name!r} is no experiment: write DATASET/METHOD[@VARIANT], for example 25gaussians/ebm-bb@quick.")
+        raise BadInput(
+            f"{name!r} is no experiment: write DATASET/METHOD[@VARIANT], for example 25gaussians/ebm-bb@quick."
+        )
     table = tables(dataset)
     method(method_name)
     if method_name not in table:
-        raise BadInput(f"there is no preset for {method_name!r} on {dataset!r}: `ebmbounds list` shows those there are.")
+        raise BadInput(
+            f"there is no preset for {method_name!r} on {dataset!r}: `ebmbounds list` shows those there are."
+        )
     variant = variant or DEFAULT
     if variant not in variants(dataset, method_name):
         raise unknown(f"variant of {full}", variant, variants(dataset, method_name))
@@ -149,15 +155,13 @@ def _assembled(dataset: str, method_name: str, variant: str, source: str, values
     """Each key goes to the one part that has a field of that name."""
     values = dict(values)
     network_name = str(values.pop("network", "toy-mlp"))
-    kinds: list[type] = [network(network_name), method(method_name), Optimizer, Schedule]
+    kinds: list[type] = [network(network_name), method(method_name), Optimizer, Schedule, DataSettings]
     known = [key for kind in kinds for key in field_names(kind)]
     for key in values:
         if key not in known:
             raise unknown(f"key for {dataset}/{method_name}", key, [*known, "network"])
-    pair, objective, optimizer, schedule = (
-        build(kind, {key: values[key] for key in field_names(kind) if key in values}) for kind in kinds
-    )
-    return Experiment(dataset, method_name, variant, source, network_name, pair, objective, optimizer, schedule)
+    parts = (build(kind, {key: values[key] for key in field_names(kind) if key in values}) for kind in kinds)
+    return Experiment(dataset, method_name, variant, source, network_name, *parts)
 
 
 __all__ = ["NETWORKS", "Experiment", "Schedule", "datasets", "experiment", "from_config", "names", "variants"]

@@ -43,9 +43,7 @@ def column_norms(g: Generator, z: Tensor, *, chunk: int = 16) -> Tensor:
 def anisotropy(g: Generator, z: Tensor, *, chunk: int = 16) -> Tensor:
     """C_z = std over i of |J_z e_i| (n,), with the unbiased standard deviation."""
     if z.ndim != 2 or z.shape[1] < 2:
-        raise BadInput(
-            f"latents of shape {tuple(z.shape)} have no anisotropy: give (n, d) with d of 2 or more."
-        )
+        raise BadInput(f"latents of shape {tuple(z.shape)} have no anisotropy: give (n, d) with d of 2 or more.")
     return column_norms(g, z, chunk=chunk).std(dim=1)
 
 

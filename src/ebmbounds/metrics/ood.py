@@ -76,7 +76,6 @@ def _energies(name: str, energies: ArrayLike) -> NDArray[np.float64]:
         raise BadInput(f"there are no {name} energies: give at least one.")
     if bad := int((~np.isfinite(values)).sum()):
         raise BadInput(
-            f"{bad} of {len(values)} {name} energies are not finite: "
-            "detection needs a model that has not diverged."
+            f"{bad} of {len(values)} {name} energies are not finite: detection needs a model that has not diverged."
         )
     return values

@@ -56,9 +56,7 @@ def prd(
 ) -> Curve:
     """The curve of two sets of features (n, d), averaged over runs of the clustering."""
     curves = [
-        precision_recall(
-            *cluster_histograms(generated, real, clusters=clusters, seed=seed + run), angles=angles
-        )
+        precision_recall(*cluster_histograms(generated, real, clusters=clusters, seed=seed + run), angles=angles)
         for run in range(runs)
     ]
     return Curve(

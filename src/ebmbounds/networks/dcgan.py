@@ -16,7 +16,9 @@ class DCGAN:
 
     def build(self, data_shape: tuple[int, ...], latent_dim: int) -> dict[str, nn.Module]:
         if len(data_shape) != 3 or data_shape[1:] != (32, 32):
-            raise BadInput(f"the DCGAN networks take 32x32 images, not data of shape {data_shape}: use another network.")
+            raise BadInput(
+                f"the DCGAN networks take 32x32 images, not data of shape {data_shape}: use another network."
+            )
         check_width(16 * self.channels, latent_dim)
         return {
             "energy": DCGANEnergy(data_shape[0], self.channels),
@@ -44,11 +46,10 @@ class DCGANEnergy(nn.Sequential):
 
 
 class DCGANGenerator(nn.Sequential):
-    """A linear layer to 4x4, three transposed convolutions with batch norm and ReLU up to 32x32, a convolution, tanh."""
+    """A linear layer to 4x4, three transposed convolutions with batch norm and ReLU to 32x32, a convolution, tanh."""
 
     def __init__(self, latent_dim: int, image_channels: int, channels: int) -> None:
         layers: list[nn.Module] = [nn.Linear(latent_dim, 16 * channels), nn.Unflatten(1, (channels, 4, 4))]
         for i in (channels, channels // 2, channels // 4):
             layers += [nn.ConvTranspose2d(i, i // 2, 4, 2, 1), nn.BatchNorm2d(i // 2), nn.ReLU()]
         super().__init__(*layers, nn.Conv2d(channels // 8, image_channels, 3, 1, 1), nn.Tanh())
-

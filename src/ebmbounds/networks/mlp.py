@@ -1,6 +1,7 @@
 """Multi-layer perceptrons: the appendix's networks for toy data and for MNIST."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 from typing import Annotated
 
@@ -51,7 +52,7 @@ class MNISTMLP:
 def mlp(widths: list[int], order: str) -> nn.Sequential:
     """Linear layers between the given widths; all but the last followed by what `order` names."""
     layers: list[nn.Module] = []
-    for i, o in zip(widths[:-2], widths[1:-1], strict=True):
+    for i, o in pairwise(widths[:-1]):
         parts = {"linear": nn.Linear(i, o), "prelu": nn.PReLU(), "norm": nn.BatchNorm1d(o)}
         layers += [parts[part] for part in order.split()]
     return nn.Sequential(*layers, nn.Linear(widths[-2], widths[-1]))
@@ -68,4 +69,3 @@ def check_width(width: int, latent_dim: int) -> None:
             f"a hidden layer of width {width} is below latent_dim={latent_dim}: the generator's Jacobian would lose "
             f"rank and its entropy be minus infinity; use a width of at least {latent_dim}."
         )
-

@@ -1,6 +1,7 @@
 """The ResNet pair of the appendix for 64x64 images (and, with one block less on each side, for 32x32)."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -35,7 +36,7 @@ class ResNetEnergy(nn.Module):
     def __init__(self, image_channels: int, widths: list[int], batch_norm: bool) -> None:
         super().__init__()
         blocks: list[nn.Module] = [FirstDownBlock(image_channels, widths[0], batch_norm)]
-        for k, (i, o) in enumerate(zip(widths[:-1], widths[1:], strict=True)):
+        for k, (i, o) in enumerate(pairwise(widths)):
             blocks.append(DownBlock(i, o, batch_norm, halve=k < len(widths) - 2))
         self.blocks = nn.Sequential(*blocks)
         self.head = nn.Linear(widths[-1], 1)
@@ -66,7 +67,14 @@ class DownBlock(nn.Module):
     def __init__(self, i: int, o: int, batch_norm: bool, halve: bool) -> None:
         super().__init__()
         pool: nn.Module = nn.AvgPool2d(2) if halve else nn.Identity()
-        half = [norm(i, batch_norm), nn.LeakyReLU(0.1), conv3(i, o), norm(o, batch_norm), nn.LeakyReLU(0.1), conv3(o, o)]
+        half = [
+            norm(i, batch_norm),
+            nn.LeakyReLU(0.1),
+            conv3(i, o),
+            norm(o, batch_norm),
+            nn.LeakyReLU(0.1),
+            conv3(o, o),
+        ]
         self.left = nn.Sequential(*half, pool)
         self.right = nn.Sequential(norm(i, batch_norm), nn.Conv2d(i, o, 1), pool)
 
@@ -78,7 +86,13 @@ class UpBlock(nn.Module):
     def __init__(self, i: int, o: int) -> None:
         super().__init__()
         self.left = nn.Sequential(
-            nn.BatchNorm2d(i), nn.ReLU(), nn.Upsample(scale_factor=2), conv3(i, o), nn.BatchNorm2d(o), nn.ReLU(), conv3(o, o)
+            nn.BatchNorm2d(i),
+            nn.ReLU(),
+            nn.Upsample(scale_factor=2),
+            conv3(i, o),
+            nn.BatchNorm2d(o),
+            nn.ReLU(),
+            conv3(o, o),
         )
         self.right = nn.Sequential(nn.Upsample(scale_factor=2), nn.Conv2d(i, o, 1))
 
@@ -93,7 +107,7 @@ class ResNetGenerator(nn.Sequential):
         super().__init__(
             nn.Linear(latent_dim, 16 * widths[0]),
             nn.Unflatten(1, (widths[0], 4, 4)),
-            *(UpBlock(i, o) for i, o in zip(widths[:-1], widths[1:], strict=True)),
+            *(UpBlock(i, o) for i, o in pairwise(widths)),
             nn.BatchNorm2d(widths[-1]),
             nn.ReLU(),
             conv3(widths[-1], image_channels),

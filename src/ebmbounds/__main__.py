@@ -1,0 +1,3 @@
+from ebmbounds.cli import main
+
+main()

@@ -1,0 +1,162 @@
+"""From a run to metrics.json and pictures: what fits the data set, with the protocol of each figure."""
+
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ebmbounds import __version__, bounds, spectra
+from ebmbounds.data.toy import Gaussians, Toy
+from ebmbounds.game import Network
+from ebmbounds.metrics import toy as metrics
+from ebmbounds.model import Model
+from ebmbounds.noise import noise
+from ebmbounds.plots import density_picture
+from ebmbounds.run import Run, write_json
+from ebmbounds.step import State, Step
+
+if TYPE_CHECKING:
+    from ebmbounds.launch import Session
+
+SAMPLES = 10_000
+LATENTS = 2_000
+"""Latents at which entropies and bounds are taken."""
+
+
+def watch(step: Step, run: Run, state: State) -> dict[str, float]:
+    """The figures and the picture that training takes along the way."""
+    model = Model.of(step, state)
+    if isinstance(step.data, Toy):
+        figures = toy_figures(model, step.data)
+        name = f"pictures/step_{int(state['step']):07d}.png"
+        picture(run.path / name, run, model, step.data, figures, f"step {int(state['step'])}")
+        return {
+            key: figures[key] for key in ("nll", "nll_best_temperature", "modes", "good_fraction") if key in figures
+        }
+    from ebmbounds.image_evaluation import watch_images
+
+    return watch_images(model, step, run, int(state["step"]))
+
+
+def evaluate(run: Run, session: "Session", model: Model, **options: Any) -> dict[str, Any]:
+    """Every figure that fits the run's data set, written to metrics.json beside the pictures."""
+    start = time.perf_counter()
+    if isinstance(session.step.data, Toy):
+        result = evaluate_toy(run, model, session.step.data, session.experiment.objective)
+    else:
+        from ebmbounds.image_evaluation import evaluate_images
+
+        result = evaluate_images(run, session, model, **options)
+    result |= {
+        "experiment": session.experiment.name,
+        "versions": {
+            "ebmbounds": __version__,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+        },
+        "seconds": round(time.perf_counter() - start, 2),
+    }
+    write_json(run.path / "metrics.json", result)
+    return result
+
+
+def evaluate_toy(run: Run, model: Model, toy: Toy, objective: Any) -> dict[str, Any]:
+    figures = toy_figures(model, toy) | bound_figures(model, toy, getattr(objective, "lobpcg_steps", 2))
+    picture(run.path / "density.png", run, model, toy, figures, run.path.name)
+    figures["protocol"] = {
+        "nll": "energy normalised by the midpoint rule on a "
+        f"{toy.resolution}^2 grid over [-{toy.extent:g}, {toy.extent:g}]^2; "
+        f"mean over {SAMPLES} fresh data points (seed 1); border_mass is the share in the outer twentieth of the box",
+        "data_entropy": "of the known density, by quadrature",
+        "modes": f"modes with at least 0.5% of {SAMPLES} samples (seed 0) within 4 sigma",
+        "good_fraction": f"of {SAMPLES} samples: within 4 sigma of a mode, or true log-density above "
+        "the data's 1% quantile",
+        "entropy": f"at {LATENTS} latents (seed 3), the same for every estimator; few_steps: the run's lobpcg_steps",
+        "lower_bound": "Eq. 4 with exact entropy, a bound where latent_dim = data dimension",
+        "upper_bound": "Eq. 15, p = 2, exact entropy and score; M the diameter of the samples and m = sup - inf of "
+        "|grad log f|^2 over them: measured constants, not guaranteed ones",
+    }
+    return figures
+
+
+def toy_figures(model: Model, toy: Toy) -> dict[str, Any]:
+    """Likelihood in nats and sample quality."""
+    energies = metrics.grid_energies(model.energy, toy)
+    data = toy.draw(noise(1), SAMPLES)
+    samples = model.sample(SAMPLES)
+    data_energy = float(model.energies(data).double().mean())
+    plain = metrics.normalise(energies, toy)
+    temperature = metrics.best_temperature(energies, data_energy, toy)
+    best = metrics.normalise(energies, toy, temperature)
+    figures: dict[str, Any] = {
+        "nll": data_energy + plain.log_partition,
+        "nll_best_temperature": data_energy / temperature + best.log_partition,
+        "best_temperature": temperature,
+        "data_entropy": toy.entropy(),
+        "log_partition": plain.log_partition,
+        "border_mass": plain.border_mass,
+        "normalisable": plain.normalisable,
+        "good_fraction": float(metrics.good_samples(samples, toy, data).double().mean()),
+    }
+    if isinstance(toy, Gaussians):
+        figures["modes"] = metrics.modes_found(samples, toy)
+        figures["modes_in_data"] = len(toy.centres)
+    return figures
+
+
+def bound_figures(model: Model, toy: Toy, lobpcg_steps: int) -> dict[str, Any]:
+    """Both bounds of the NLL and the entropy estimates, on the same latents, in double precision."""
+    z = noise(3).normal(LATENTS, model.latent_dim).double()
+    g = in_double(model.generator_network)
+    energy = in_double(model.energy_network)
+    d = model.latent_dim
+    start = noise(4).normal(LATENTS, d).double()
+    with torch.no_grad():
+        values = spectra.singular_values(g, z)
+        exact = bounds.base_entropy(d) + values.log().sum(1).mean()
+        by_s1 = bounds.base_entropy(d) + d * values[:, 0].log().mean()
+        few = bounds.entropy_lower_bound(g, z, lobpcg_steps, start)
+        probe = spectra.hutchinson_half_logdet(g, z, noise(5).normal(8 * LATENTS, d).double().reshape(8, LATENTS, d))
+        data = toy.draw(noise(1), SAMPLES).double()
+        x = g(z)
+        lower = bounds.lower_bound(energy(data), energy(x), exact)
+        figures = {
+            "entropy": {
+                "exact": float(exact),
+                "bound_exact_s1": float(by_s1),
+                "bound_few_steps": float(few),
+                "hutchinson": float(bounds.base_entropy(d) + probe.mean()),
+            },
+            "lower_bound": float(lower),
+        }
+        if d == 2:
+            gap = bounds.score_gap(lambda x: energy(x).flatten(), g, z)
+            diameter = float(torch.cdist(x[:1000], x[:1000]).max())
+            spread = float(gap.max() - gap.min())
+            figures["upper_bound"] = float(bounds.upper_bound(lower, gap, diameter, spread))
+            figures["upper_bound_constants"] = {
+                "M": diameter,
+                "m": spread,
+                "mean_score_gap": float(gap.mean()),
+            }
+    return figures
+
+
+def in_double(network: Network) -> Callable[[Tensor], Tensor]:
+    """The frozen network evaluated in double precision."""
+    parameters = {name: p.double() for name, p in network.parameters.items()}
+    buffers = {name: b.double() if b.is_floating_point() else b for name, b in network.buffers.items()}
+    return Network(network.skeleton, parameters, buffers).frozen
+
+
+def picture(path: Path, run: Run, model: Model, toy: Toy, figures: dict[str, Any], label: str) -> None:
+    title = f"{label}: NLL {figures['nll']:.2f} nats at T = 1 (data {figures['data_entropy']:.2f})"
+    if "modes" in figures:
+        title += f", {figures['modes']} of {figures['modes_in_data']} modes"
+    title += f", {figures['good_fraction']:.0%} good samples"
+    energies = metrics.grid_energies(model.energy, toy)
+    density_picture(path, toy, toy.draw(noise(1), 5000), model.sample(5000), energies, figures["log_partition"], title)

@@ -1,0 +1,108 @@
+"""Three ways to run a step: plain, compiled whole, and captured as one CUDA graph. All update the state in place."""
+
+import warnings
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import torch
+from torch import fx
+from torch._inductor.custom_graph_pass import CustomGraphPass
+from torch.utils import _pytree as pytree
+
+from ebmbounds.step import COUNT, Info, State
+
+Advance = Callable[[State], None]
+
+
+def plain(step: Callable[[State], tuple[State, Info]]) -> Advance:
+    """The step as an update of the state's own tensors, diagnostics added to `log`. Fixed addresses are what compiled
+    and captured steps need, and no memory is allocated twice."""
+
+    def advance(state: State) -> None:
+        with torch.no_grad():
+            new, info = step({key: value for key, value in state.items() if key != "log"})
+            info |= {COUNT: torch.ones_like(state["log"][COUNT])}
+            new["log"] = {name: total + info[name] for name, total in state["log"].items()}
+            pytree.tree_map_(lambda old, value: old.copy_(value), state, new)
+
+    return advance
+
+
+def compiled(step: Callable[[State], tuple[State, Info]]) -> Advance:
+    """`plain(step)`, compiled whole. Where that fails, plain with one warning that says why."""
+    slow = plain(step)
+    options: dict[str, Any] = {
+        # Long chains of integer arithmetic (the noise) would be inlined into each other again and again; a low
+        # threshold stores them instead, and fusion joins them into one kernel all the same.
+        "realize_opcount_threshold": 10,
+        # Both players' losses evaluate the generator at the same latents: each product is then taken once.
+        "post_grad_custom_pre_pass": MergeEqualNodes(),
+    }
+    fast = torch.compile(slow, fullgraph=True, dynamic=False, options=options)
+    return with_fallback(fast, slow, "compiled")
+
+
+def captured(step: Callable[[State], tuple[State, Info]]) -> Advance:
+    """`compiled(step)` recorded once as a CUDA graph and replayed: no launch overhead, no host in the loop."""
+    fast = compiled(step)
+    calls = 0
+    graph = torch.cuda.CUDAGraph()
+
+    def record(state: State) -> None:
+        nonlocal calls
+        if calls < 3:  # compile, then let libraries choose their kernels
+            fast(state)
+        else:
+            if calls == 3:
+                torch.cuda.synchronize()
+                with torch.cuda.graph(graph):
+                    fast(state)
+            graph.replay()
+        calls += 1
+
+    return with_fallback(record, fast, "captured")
+
+
+def with_fallback(fast: Advance, slow: Advance, what: str) -> Advance:
+    """The fast way as long as it works; else the slow one from then on, with one warning."""
+    chosen = fast
+
+    def advance(state: State) -> None:
+        nonlocal chosen
+        try:
+            chosen(state)
+        except Exception as error:  # whatever a compiler or a capture trips over, training can go on
+            if chosen is slow:
+                raise
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            warnings.warn(f"the step could not be {what} and runs slower: {reason}", stacklevel=2)
+            chosen = slow
+            slow(state)
+
+    return advance
+
+
+class MergeEqualNodes(CustomGraphPass):
+    """Common-subexpression elimination: calls of the same pure operator with the same arguments become one."""
+
+    def __call__(self, graph: fx.Graph) -> None:
+        seen: dict[Hashable, fx.Node] = {}
+        for node in list(graph.nodes):
+            if node.op != "call_function" or not is_pure(node.target):
+                continue
+            leaves, spec = pytree.tree_flatten((node.args, node.kwargs))
+            key = (node.target, str(spec), tuple((type(leaf).__name__, leaf) for leaf in leaves))
+            if key in seen:
+                node.replace_all_uses_with(seen[key])
+                graph.erase_node(node)
+            else:
+                seen[key] = node
+
+    def uuid(self) -> str:
+        return "ebmbounds.merge_equal_nodes.1"  # part of the key under which compiled steps are cached
+
+
+def is_pure(target: Any) -> bool:
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    return not target._schema.is_mutable and torch.Tag.nondeterministic_seeded not in target.tags
