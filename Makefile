@@ -6,7 +6,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PIP    := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt
 RUN    := runs/demo
 
 # Small networks run fastest on one thread each; the tests use the cores side by side.
@@ -14,15 +14,18 @@ export OMP_NUM_THREADS = 1
 
 .PHONY: demo test setup wheel clean
 
-# A finished run is only evaluated again, an unfinished one resumed.
-demo: $(VENV)/.installed
+demo: $(VENV)/.installed $(RUN)/.trained
+	$(BIN)/ebmbounds evaluate $(RUN)
+	@echo "The picture is $(RUN)/density.png, the figures are in $(RUN)/metrics.json."
+
+# Trained once; a run that was stopped half-way is resumed.
+$(RUN)/.trained: | $(VENV)/.installed
 	@if [ -f $(RUN)/checkpoints/last.safetensors ]; then \
 	  $(BIN)/ebmbounds train --resume --run $(RUN); \
 	else \
 	  rm -rf $(RUN) && $(BIN)/ebmbounds train 25gaussians/ebm-bb@quick --run $(RUN); \
 	fi
-	$(BIN)/ebmbounds evaluate $(RUN)
-	@echo "The picture is $(RUN)/density.png, the figures are in $(RUN)/metrics.json."
+	@touch $@
 
 test: setup
 	$(BIN)/ruff check .

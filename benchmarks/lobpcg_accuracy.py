@@ -20,9 +20,7 @@ SEED = 0
 
 def mlp(d: int) -> nn.Sequential:
     width = max(100, 2 * d)
-    return nn.Sequential(
-        nn.Linear(d, width), nn.SiLU(), nn.Linear(width, width), nn.SiLU(), nn.Linear(width, 4 * d)
-    )
+    return nn.Sequential(nn.Linear(d, width), nn.SiLU(), nn.Linear(width, width), nn.SiLU(), nn.Linear(width, 4 * d))
 
 
 def convolutional(d: int) -> nn.Sequential:

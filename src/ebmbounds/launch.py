@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ebmbounds import evaluate
-from ebmbounds.data import training_data
+from ebmbounds.data import Data, training_data
 from ebmbounds.errors import BadInput
 from ebmbounds.execution import Advance, captured, compiled, plain
 from ebmbounds.experiments import Experiment, experiment, from_config
@@ -108,15 +108,7 @@ class Session:
     @classmethod
     def build(cls, spec: Experiment, seed: int, device: str, root: Path | str | None) -> "Session":
         data = training_data(spec.dataset, spec.data, root, device)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            players = spec.pair.build(data.shape, spec.optimizer.latent_dim)
-            players |= spec.objective.extra_players(data.shape, spec.optimizer.latent_dim)
-        # On a GPU convolutions are fastest with the channels innermost.
-        layout = torch.channels_last if device.startswith("cuda") else torch.preserve_format
-        players = {name: module.to(device, memory_format=layout) for name, module in players.items()}
-        bf16 = spec.schedule.precision == "bf16"
-        return cls(spec, Step(spec.objective, players, data, spec.optimizer, bf16))
+        return cls(spec, build_step(spec, data, seed, device))
 
     def check(self, state: State, run: Run) -> None:
         """That a loaded state fits these networks."""
@@ -125,6 +117,19 @@ class Session:
             theirs = {(p, k): t.shape for p, table in state.get(kind, {}).items() for k, t in table.items()}
             if mine != theirs:
                 raise BadInput(f"{run.checkpoint()} does not fit the networks that {run.path}/config.json describes.")
+
+
+def build_step(spec: Experiment, data: Data, seed: int, device: str) -> Step:
+    """The iteration of an experiment on a given data set, its networks drawn by the seed."""
+    latent_dim = spec.optimizer.latent_dim
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        players = spec.pair.build(data.shape, latent_dim) | spec.objective.extra_players(data.shape, latent_dim)
+    for module in players.values():
+        module.to(device)
+        if device.startswith("cuda"):  # there convolutions are fastest with the channels innermost
+            module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return Step(spec.objective, players, data, spec.optimizer, bf16=spec.schedule.precision == "bf16")
 
 
 def experiment_of(config: dict[str, Any]) -> Experiment:

@@ -9,7 +9,6 @@ operations, which a compiled step pays for in compile time.
 """
 
 import math
-from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -39,26 +38,21 @@ def mix(x: Tensor) -> Tensor:
     return x ^ ((x >> 33) & 0x7FFFFFFF)
 
 
-@dataclass(frozen=True)
 class Noise:
     """A source of noise for one step. `noise("z").normal(64, 128)` always gives the same rows for the same
     seed and step; another name gives independent ones."""
 
-    seed: Tensor
-    """Scalar int64."""
-    step: Tensor
-    """Scalar int64."""
-    stream: int = 0x811C9DC5
-    """A 32-bit word; see `__call__`."""
-    first_row: int = 0
-    """Global index of this process's first row."""
+    def __init__(self, seed: Tensor, step: Tensor, stream: int = 0x811C9DC5, first_row: int = 0) -> None:
+        """seed and step are int64 scalars, `stream` a 32-bit word (see `__call__`), and `first_row` the global index
+        of this process's first row."""
+        self.seed, self.step, self.stream, self.first_row = seed, step, stream, first_row
 
     def __call__(self, name: str) -> "Noise":
         """The independent stream of that name (hashed by FNV-1a, which a compiler can trace)."""
         stream = self.stream
         for letter in "/" + name:
             stream = ((stream ^ ord(letter)) * 0x01000193) & _WORD
-        return replace(self, stream=stream)
+        return Noise(self.seed, self.step, stream, self.first_row)
 
     def words(self, rows: int, columns: int) -> Tensor:
         """(rows, columns) int64 tensor of uniform 32-bit words."""

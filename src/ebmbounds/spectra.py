@@ -52,20 +52,22 @@ def lobpcg(g: Generator, z: Tensor, steps: int, start: Tensor) -> Tensor:
     with torch.no_grad():
         z = z.detach()
         y, push, pull = linearize(g, z)
-        v = _unit(start.detach())[0]
-        Jv = push(v).flatten(1)
+        scale = 1 / _norm(start)
+        v, Jv = start.detach() * scale, push(start.detach()).flatten(1) * scale
         previous: tuple[Tensor, Tensor] | None = None
         for _ in range(steps):
             rho = _dot(Jv, Jv)
             residual = pull(Jv.reshape(y.shape)) - rho * v  # J^T J v - rho v, Eq. 17
-            w, w_ok = _unit(_reject(_reject(residual, v), v))
+            # A converged residual is rounding noise. Normalised, it would feed a rounding error in the image of q below
+            # that grows from step to step, so a sample that has converged rests.
+            w, w_ok = _unit(_reject(_reject(residual, v), v), _slack(v) * rho)
             Jw = push(w).flatten(1)
             basis, images, ok = [w], [Jw], [w_ok]
             if previous is not None and z.shape[1] > 2:  # v and w span everything where d = 2
                 p, Jp = previous
                 pv, pw = _dot(p, v), _dot(p, w)
                 q, Jq = p - pv * v - pw * w, Jp - pv * Jv - pw * Jw  # the image follows by linearity
-                q_ok = _norm(q) > _slack(p) * _norm(p)
+                q_ok = w_ok & (_norm(q) > _slack(p) * _norm(p))
                 scale = torch.where(q_ok, 1 / torch.where(q_ok, _norm(q), 1), 0)
                 basis, images, ok = [w, q * scale], [Jw, Jq * scale], [w_ok, q_ok]
 
@@ -111,7 +113,7 @@ def _symmetric_eigen(a: list[list[Tensor]]) -> tuple[list[Tensor], list[list[Ten
         off = a[p][q]
         nonzero = off != 0
         theta = (a[q][q] - a[p][p]) / (2 * torch.where(nonzero, off, 1))
-        sign = torch.where(theta >= 0, 1.0, -1.0)
+        sign = torch.where(theta >= 0, one, -one)
         t = torch.where(nonzero, sign / (theta.abs() + torch.sqrt(theta * theta + 1)), 0)
         c = torch.rsqrt(t * t + 1)
         s = t * c
@@ -187,8 +189,8 @@ def _reject(a: Tensor, unit: Tensor) -> Tensor:
     return a - _dot(a, unit) * unit
 
 
-def _unit(a: Tensor) -> tuple[Tensor, Tensor]:
-    """a / |a|, and whether there was anything to normalise (else zero)."""
+def _unit(a: Tensor, least: Tensor) -> tuple[Tensor, Tensor]:
+    """a / |a|, and whether |a| is above `least` (else zero)."""
     size = _norm(a)
-    ok = size > torch.finfo(a.dtype).tiny ** 0.5
+    ok = size > least
     return a * torch.where(ok, 1 / torch.where(ok, size, 1), 0), ok

@@ -29,9 +29,7 @@ def published(tmp_path) -> Path:
 
     def idx(values: np.ndarray) -> bytes:
         values = values.astype(np.uint8)
-        return (
-            bytes([0, 0, 8, values.ndim]) + struct.pack(f">{values.ndim}I", *values.shape) + values.tobytes()
-        )
+        return bytes([0, 0, 8, values.ndim]) + struct.pack(f">{values.ndim}I", *values.shape) + values.tobytes()
 
     for kind, count in (("train", 10), ("t10k", 8)):
         images, labels = idx(draw.integers(256, size=(count, 28, 28))), idx(draw.integers(10, size=count))

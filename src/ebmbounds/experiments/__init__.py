@@ -33,6 +33,11 @@ class Schedule:
     """A checkpoint, a picture and the figure that `best_by` names are taken every so many steps."""
     best_by: str = "nll"
     """The figure, lower is better, that decides which checkpoint is kept as best."""
+    watch_fid: Whole = 0
+    """On images, samples for an FID at every checkpoint (10,000 as in the paper: a second on a GPU, half an hour on a
+    CPU); 0 takes none."""
+    watch_entropy: Whole = 0
+    """On images, latents at which every entropy estimator is taken at every checkpoint; 0 takes none."""
     compile: Literal["auto", "on", "off"] = "auto"
     """auto compiles where a compiler is present."""
     precision: Literal["fp32", "tf32", "bf16"] = "fp32"

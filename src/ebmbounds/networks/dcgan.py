@@ -6,6 +6,7 @@ from torch import nn
 
 from ebmbounds.errors import BadInput
 from ebmbounds.networks.mlp import check_width
+from ebmbounds.networks.padding import PaddedConv2d
 from ebmbounds.settings import Count
 
 
@@ -41,7 +42,7 @@ class DCGANEnergy(nn.Sequential):
             (c3, c3, 4, 2),
             (c3, c4, 3, 1),
         ]:
-            layers += [nn.Conv2d(i, o, kernel, stride, 1), nn.LeakyReLU(0.1)]
+            layers += [PaddedConv2d(i, o, kernel, stride, 1), nn.LeakyReLU(0.1)]
         super().__init__(*layers, nn.Flatten(), nn.Linear(16 * c4, 1))
 
 
@@ -52,4 +53,4 @@ class DCGANGenerator(nn.Sequential):
         layers: list[nn.Module] = [nn.Linear(latent_dim, 16 * channels), nn.Unflatten(1, (channels, 4, 4))]
         for i in (channels, channels // 2, channels // 4):
             layers += [nn.ConvTranspose2d(i, i // 2, 4, 2, 1), nn.BatchNorm2d(i // 2), nn.ReLU()]
-        super().__init__(*layers, nn.Conv2d(channels // 8, image_channels, 3, 1, 1), nn.Tanh())
+        super().__init__(*layers, PaddedConv2d(channels // 8, image_channels, 3, 1, 1), nn.Tanh())

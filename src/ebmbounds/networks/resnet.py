@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from ebmbounds.errors import BadInput
 from ebmbounds.networks.mlp import check_width
+from ebmbounds.networks.padding import PaddedConv2d
 from ebmbounds.settings import Count
 
 
@@ -50,14 +51,14 @@ def norm(channels: int, batch_norm: bool) -> nn.Module:
 
 
 def conv3(i: int, o: int) -> nn.Conv2d:
-    return nn.Conv2d(i, o, 3, padding=1)
+    return PaddedConv2d(i, o, 3, padding=1)
 
 
 class FirstDownBlock(nn.Module):
     def __init__(self, i: int, o: int, batch_norm: bool) -> None:
         super().__init__()
         self.left = nn.Sequential(conv3(i, o), norm(o, batch_norm), nn.LeakyReLU(0.1), conv3(o, o), nn.AvgPool2d(2))
-        self.right = nn.Sequential(nn.AvgPool2d(2), norm(i, batch_norm), nn.Conv2d(i, o, 1))
+        self.right = nn.Sequential(nn.AvgPool2d(2), norm(i, batch_norm), PaddedConv2d(i, o, 1))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.left(x) + self.right(x)

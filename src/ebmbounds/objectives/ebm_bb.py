@@ -1,7 +1,7 @@
 """EBM-BB: the energy minimises the upper bound, the generator maximises the lower one (Geng et al. 2021)."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,8 +13,7 @@ from ebmbounds.objectives.base import Info, Loss, Objective
 from ebmbounds.settings import NonNegative, Whole
 
 
-@dataclass(frozen=True)
-class Entropy:
+class Entropy(NamedTuple):
     """Where an entropy is taken: latents z, a random probe v for Eq. 19, and the direction for `log_volume`."""
 
     z: Tensor

@@ -1,0 +1,111 @@
+"""Timings of one iteration: plain, compiled, captured, and the research formulation, side by side in one run."""
+
+import importlib.util
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ebmbounds.data import TOYS, Data, ResidentImages
+from ebmbounds.data.registry import image_set
+from ebmbounds.execution import captured, compiled, plain
+from ebmbounds.experiments import Experiment, experiment
+from ebmbounds.launch import build_step, set_up
+from ebmbounds.noise import noise
+
+RESEARCH = Path(__file__).parents[2] / "benchmarks" / "research_step.py"
+"""Only in a checkout: it is for comparison and not part of the package."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    way: str
+    milliseconds: float
+    """An iteration, median of several blocks."""
+    kernels: int | None
+    """Launched on the GPU in one iteration."""
+    memory: float | None
+    """Peak GPU memory in GB."""
+    setup: float
+    """Seconds until the first iteration was done: compile and capture."""
+
+
+def bench(name: str, overrides: dict[str, Any], device: str, blocks: int = 5, seconds: float = 2.0) -> list[Timing]:
+    """Time every way that the device and the method have. Speed does not depend on what the pixels show, so images are
+    random ones of the data set's shape."""
+    spec = experiment(name, overrides)
+    data = stand_in(spec, device)
+    set_up(device, False, spec.schedule.threads, spec.schedule.precision)
+    ways: dict[str, Callable[[], Callable[[], Any]]] = {}
+    if spec.method == "ebm-bb" and RESEARCH.is_file():
+        ways["research"] = lambda: research(spec, data, device)
+    executions = {"plain": plain, "compiled": compiled} | ({"captured": captured} if device != "cpu" else {})
+    for way, execution in executions.items():
+        ways[way] = lambda execution=execution: ours(spec, data, device, execution)  # type: ignore[misc]
+    return [timed(way, make, device, blocks, seconds) for way, make in ways.items()]
+
+
+def stand_in(spec: Experiment, device: str) -> Data:
+    if spec.dataset in TOYS:
+        return TOYS[spec.dataset]
+    shape = image_set(spec.dataset).shape
+    images = torch.randint(0, 256, (10_000, *shape), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    return ResidentImages(images.to(device), spec.data.flip)
+
+
+def ours(spec: Experiment, data: Data, device: str, execution: Callable[..., Any]) -> Callable[[], None]:
+    step = build_step(spec, data, 0, device)
+    state = step.initial_state(0, device)
+    advance = execution(step)
+    return lambda: advance(state)
+
+
+def research(spec: Experiment, data: Data, device: str) -> Callable[[], Any]:
+    loader = importlib.util.spec_from_file_location("research_step", RESEARCH)
+    assert loader is not None and loader.loader is not None
+    module = importlib.util.module_from_spec(loader)
+    loader.loader.exec_module(module)
+    players = {name: net.to(device) for name, net in spec.pair.build(data.shape, spec.optimizer.latent_dim).items()}
+    source = noise(0, device=device)
+    batch = lambda: data.draw(source, spec.optimizer.batch_size)  # noqa: E731
+    steps = getattr(spec.objective, "lobpcg_steps", 2)
+    return module.research_step(players["energy"], players["generator"], batch, spec.optimizer.latent_dim, steps)
+
+
+def timed(way: str, make: Callable[[], Callable[[], Any]], device: str, blocks: int, seconds: float) -> Timing:
+    cuda = device != "cpu"
+    wait = torch.cuda.synchronize if cuda else (lambda: None)
+    if cuda:
+        torch.cuda.reset_peak_memory_stats()
+    start = time.perf_counter()
+    advance = make()
+    for _ in range(5):  # compile, capture, and let libraries choose their kernels
+        advance()
+    wait()
+    setup = time.perf_counter() - start
+    start = time.perf_counter()
+    advance()
+    wait()
+    count = max(3, int(seconds / blocks / max(time.perf_counter() - start, 1e-4)))
+    times = []
+    for _ in range(blocks):
+        start = time.perf_counter()
+        for _ in range(count):
+            advance()
+        wait()
+        times.append((time.perf_counter() - start) / count)
+    memory = torch.cuda.max_memory_allocated() / 1e9 if cuda else None
+    median = sorted(times)[len(times) // 2]
+    return Timing(way, 1e3 * median, kernels_of(advance) if cuda else None, memory, setup)
+
+
+def kernels_of(advance: Callable[[], Any]) -> int:
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        advance()
+        torch.cuda.synchronize()
+    return sum(event.count for event in profiler.key_averages() if event.device_type == torch.autograd.DeviceType.CUDA)

@@ -1,0 +1,347 @@
+"""The Jacobian as linear algebra, against explicit Jacobians and SVD in float64."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from ebmbounds import spectra
+from ebmbounds.noise import noise
+
+pytestmark = pytest.mark.usefixtures("double")
+
+SLACK = 1e-10
+seeds = st.integers(0, 10_000)
+kinds = st.sampled_from(["mlp", "conv"])
+
+
+# -- generators ------------------------------------------------------------------------------------------------------
+
+
+def random_generator(kind: str, d: int) -> nn.Module:
+    """Layers as they are initialised: condition numbers from 1 to 10^5 and more."""
+    if kind == "mlp":
+        layers = [nn.Linear(d, 2 * d + 3), nn.PReLU(), nn.Linear(2 * d + 3, d + 8), nn.Tanh(), nn.Linear(d + 8, d + 1)]
+    else:
+        layers = [nn.Linear(d, 128), nn.Unflatten(1, (8, 4, 4)), nn.ReLU(), nn.ConvTranspose2d(8, 6, 4, 2, 1)]
+        layers += [nn.BatchNorm2d(6), nn.LeakyReLU(0.1), nn.Conv2d(6, 3, 3, padding=1), nn.Tanh()]
+    return nn.Sequential(*layers).double().eval()
+
+
+def tame_generator(kind: str, d: int) -> nn.Module:
+    """Isometric layers between LeakyReLUs: cond(J) is at most 1 / 0.6^2 < 3."""
+    if kind == "mlp":
+        first, second, last = nn.Linear(d, d + 20), nn.Linear(d + 20, d + 30), nn.Linear(d + 30, d + 40)
+        layers = [first, nn.LeakyReLU(0.6), second, nn.LeakyReLU(0.6), last]
+    else:
+        first, second, last = nn.Linear(d, 128), nn.ConvTranspose2d(8, 4, 2, 2), nn.Conv2d(4, 5, 1)
+        layers = [first, nn.LeakyReLU(0.6), nn.Unflatten(1, (8, 4, 4)), second, nn.LeakyReLU(0.6), last]
+    for layer in (first, second, last):
+        nn.init.orthogonal_(layer.weight)  # a stride as long as the kernel keeps rows of the convolution apart
+    return nn.Sequential(*layers).double()
+
+
+def latents(n: int, d: int, seed: int = 0) -> Tensor:
+    return noise(seed)("latents").normal(n, d)
+
+
+def explicit_jacobian(g, z: Tensor) -> Tensor:
+    """(n, D, d), a sample at a time."""
+    rows = [torch.autograd.functional.jacobian(lambda t: g(t[None]).flatten(), each) for each in z]
+    return torch.stack(rows)
+
+
+def linear(A: Tensor):
+    """z -> A z for every sample."""
+    return lambda z: z @ A.T
+
+
+def with_singular_values(values: list[float], D: int, seed: int = 0) -> Tensor:
+    """A random matrix (D, d) that has these."""
+    torch.manual_seed(seed)
+    d = len(values)
+    U, V = torch.linalg.qr(torch.randn(D, D))[0][:, :d], torch.linalg.qr(torch.randn(d, d))[0]
+    return U @ torch.diag(torch.tensor(values)) @ V.T
+
+
+# -- products --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["mlp", "conv"])
+@pytest.mark.parametrize("d", [1, 2, 7])
+def test_products_are_those_of_the_explicit_jacobian(kind, d):
+    torch.manual_seed(1)
+    g, z = random_generator(kind, d), latents(3, d)
+    J, y = explicit_jacobian(g, z), g(z)
+    v, u = torch.randn(3, d), torch.randn_like(y)
+    Jv = spectra.jvp(g, z, v)
+    assert Jv.shape == y.shape
+    torch.testing.assert_close(Jv.flatten(1), torch.einsum("nDd,nd->nD", J, v))
+    torch.testing.assert_close(spectra.vjp(g, z, u), torch.einsum("nDd,nD->nd", J, u.flatten(1)))
+    torch.testing.assert_close(spectra.jacobian(g, z), J)
+    torch.testing.assert_close(spectra.linearize(g, z)[0], y)
+    torch.testing.assert_close(spectra.singular_values(g, z), torch.linalg.svdvals(J).flip(1))
+
+
+# -- LOBPCG ----------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=50)
+@given(kinds, st.sampled_from([1, 2, 3, 5, 16, 64, 128]), seeds)
+def test_never_below_and_never_rising(kind, d, seed):
+    torch.set_default_dtype(torch.float64)
+    torch.manual_seed(seed)
+    g, z, start = random_generator(kind, d), latents(2, d, seed), latents(2, d, seed + 1)
+    exact = spectra.singular_values(g, z)[:, 0]
+    found = []
+    for steps in (0, 1, 2, 3, 5, 20):
+        s, v = spectra.smallest_singular_value(g, z, steps, start)
+        torch.testing.assert_close(v.norm(dim=1), torch.ones(2), rtol=0, atol=1e-12)
+        torch.testing.assert_close(s, spectra.jvp(g, z, v).flatten(1).norm(dim=1))
+        found.append(s)
+    for s in found:
+        assert (s >= exact - SLACK).all()
+    for more, fewer in zip(found[1:], found, strict=False):
+        assert (more <= fewer + SLACK).all()
+
+
+@settings(max_examples=20)
+@given(kinds, st.integers(1, 128), seeds)
+def test_converges_on_tame_generators(kind, d, seed):
+    torch.set_default_dtype(torch.float64)
+    torch.manual_seed(seed)
+    g, z = tame_generator(kind, d), latents(2, d, seed)
+    values = spectra.singular_values(g, z)
+    assert (values[:, -1] <= 3 * values[:, 0]).all()
+    s, _ = spectra.smallest_singular_value(g, z, 60, latents(2, d, seed + 1))
+    assert (s >= values[:, 0] - SLACK).all()
+    assert (s <= (1 + 1e-3) * values[:, 0]).all()
+
+
+def test_more_steps_than_dimensions_reach_the_value_itself():
+    """Also with steps left over, where residuals are rounding noise (facts: mask them)."""
+    A = with_singular_values([0.1, 0.5, 1.0, 2.0], D=6)
+    for steps in (30, 31, 100, 300):
+        s, v = spectra.smallest_singular_value(linear(A), latents(5, 4), steps, latents(5, 4, seed=1))
+        torch.testing.assert_close(s, torch.full((5,), 0.1), rtol=1e-9, atol=0)
+        torch.testing.assert_close((A @ v.T).norm(dim=0), s)
+
+
+@pytest.mark.parametrize("d", [3, 4, 5, 8])
+def test_a_converged_estimate_rests(d):
+    """Where steps are left over, the image of the third basis vector drifts off unless the noise is masked."""
+    torch.manual_seed(d)
+    matrices, start = torch.randn(200, d + 2, d), torch.randn(200, d)
+
+    def g(z: Tensor) -> Tensor:
+        return torch.einsum("nDd,nd->nD", matrices, z)
+
+    exact, last = torch.linalg.svdvals(matrices)[:, -1], torch.full((200,), math.inf)
+    for steps in (5, 10, 15, 20, 40, 100):
+        s, _ = spectra.smallest_singular_value(g, start, steps, start)
+        assert (s >= exact - SLACK).all() and (s <= last + SLACK).all()
+        last = s
+
+
+def test_one_dimension_is_exact_without_steps():
+    g, z = random_generator("mlp", 1), latents(4, 1)
+    for steps in (0, 1, 5):
+        s, v = spectra.smallest_singular_value(g, z, steps)
+        torch.testing.assert_close(s, explicit_jacobian(g, z).flatten(1).norm(dim=1))
+        torch.testing.assert_close(v.abs(), torch.ones(4, 1))
+
+
+@settings(max_examples=20)
+@given(seeds, st.floats(1e-6, 1), st.floats(1, 1e3))
+def test_two_dimensions_need_one_step(seed, low, high):
+    """v and its residual span the plane."""
+    torch.set_default_dtype(torch.float64)
+    A = with_singular_values([low, high], D=3, seed=seed)
+    exact = torch.linalg.svdvals(A)[-1]
+    s, _ = spectra.smallest_singular_value(linear(A), latents(3, 2), 1, latents(3, 2, seed))
+    assert (s >= exact - SLACK).all()
+    # One Rayleigh-Ritz step is exact up to the rounding of squares of the largest value.
+    assert (s.square() <= exact.square() + 1e-14 * high**2).all()
+
+
+def test_equal_singular_values():
+    A = with_singular_values([0.7, 0.7, 0.7], D=5)
+    for steps in (0, 1, 2, 10):
+        s, v = spectra.smallest_singular_value(linear(A), latents(4, 3), steps, latents(4, 3, seed=1))
+        torch.testing.assert_close(s, torch.full((4,), 0.7))
+        torch.testing.assert_close(v.norm(dim=1), torch.ones(4))
+
+
+def test_an_equal_pair_at_the_bottom():
+    A = with_singular_values([0.3, 0.3, 1.0, 2.0], D=5)
+    s, _ = spectra.smallest_singular_value(linear(A), latents(4, 4), 40, latents(4, 4, seed=1))
+    torch.testing.assert_close(s, torch.full((4,), 0.3), rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("d", [2, 3, 6])
+def test_a_start_at_the_minimiser_stays(d):
+    """The residual is zero, or rounding, from the first step on."""
+    A = torch.diag(torch.arange(1.0, d + 1))
+    start = torch.eye(d)[:1].expand(2, d)
+    for steps in (1, 2, 7):
+        s, v = spectra.smallest_singular_value(linear(A), latents(2, d), steps, start)
+        torch.testing.assert_close(s, torch.ones(2))
+        torch.testing.assert_close(v.abs(), start)
+
+
+@pytest.mark.parametrize("d", [2, 3, 6])
+def test_a_start_at_another_singular_vector_is_no_error(d):
+    """A saddle of the Rayleigh quotient has no residual either: the estimate stays there, and stays a number."""
+    A = torch.diag(torch.arange(1.0, d + 1))
+    s, _ = spectra.smallest_singular_value(linear(A), latents(2, d), 5, torch.eye(d)[-1:].expand(2, d))
+    assert (s >= 1 - SLACK).all() and (s <= d + SLACK).all()
+
+
+def test_a_rank_deficient_jacobian():
+    A = with_singular_values([0.0, 0.5, 1.0], D=4)
+    s, v = spectra.smallest_singular_value(linear(A), latents(4, 3), 60, latents(4, 3, seed=1))
+    assert s.isfinite().all() and (s < 1e-7).all()
+    assert v.isfinite().all()
+    narrow = linear(torch.randn(2, 5))  # D < d
+    s, _ = spectra.smallest_singular_value(narrow, latents(4, 5), 60, latents(4, 5, seed=1))
+    assert s.isfinite().all() and (s < 1e-7).all()
+
+
+def test_samples_do_not_touch_each_other():
+    g, z, start = random_generator("mlp", 5), latents(6, 5), latents(6, 5, seed=1)
+    s, v = spectra.smallest_singular_value(g, z, 3, start)
+    for i in range(6):
+        alone, direction = spectra.smallest_singular_value(g, z[i : i + 1], 3, start[i : i + 1])
+        torch.testing.assert_close(alone[0], s[i])
+        torch.testing.assert_close(direction[0], v[i])
+
+
+@pytest.mark.parametrize("steps", [2, 10, 60])
+def test_single_precision_keeps_the_promises_at_its_own_accuracy(steps):
+    torch.manual_seed(0)
+    g, z, start = tame_generator("mlp", 16).float(), latents(8, 16).float(), latents(8, 16, seed=1).float()
+    s, v = spectra.smallest_singular_value(g, z, steps, start)
+    exact = torch.linalg.svdvals(explicit_jacobian(g.double(), z.double()))[:, -1]
+    assert s.dtype == v.dtype == torch.float32
+    assert (s >= exact - 1e-5).all()
+    if steps == 60:
+        assert (s <= exact * (1 + 1e-3)).all()
+
+
+# -- gradients -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["mlp", "conv"])
+def test_the_gradient_is_that_of_the_value_itself(kind):
+    """With the direction held constant, at the minimum: in z, and in whatever the generator closes over."""
+    torch.manual_seed(3)
+    d = 3
+    if kind == "mlp":
+        g = nn.Sequential(nn.Linear(d, 8), nn.Tanh(), nn.Linear(8, 5)).double()
+    else:
+        layers = [nn.Linear(d, 16), nn.Unflatten(1, (4, 2, 2)), nn.Softplus(), nn.ConvTranspose2d(4, 2, 4, 2, 1)]
+        g = nn.Sequential(*layers, nn.Tanh()).double()
+    z = latents(4, d).requires_grad_()
+    wanted = [z, *g.parameters()]
+
+    s, _ = spectra.smallest_singular_value(g, z, 100, latents(4, d, seed=1))
+    found = torch.autograd.grad(s.sum(), wanted, allow_unused=True)
+
+    rows = [torch.autograd.functional.jacobian(lambda t: g(t[None]).flatten(), each, create_graph=True) for each in z]
+    exact = torch.linalg.svdvals(torch.stack(rows))[:, -1]
+    expected = torch.autograd.grad(exact.sum(), wanted, allow_unused=True)
+
+    torch.testing.assert_close(s, exact)
+    for one, other in zip(found, expected, strict=True):
+        if other is None or one is None:  # the last bias moves no derivative
+            assert all(t is None or not t.any() for t in (one, other))
+        else:
+            assert other.abs().max() > 0
+            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-8)
+
+
+def test_the_gradient_in_z_by_finite_differences():
+    torch.manual_seed(4)
+    g = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 3)).double()
+    z = latents(1, 2).requires_grad_()
+    s, _ = spectra.smallest_singular_value(g, z, 20, latents(1, 2, seed=1))
+    (found,) = torch.autograd.grad(s.sum(), z)
+    g.requires_grad_(False)
+    step = 1e-5
+    for i in range(2):
+        shift = step * torch.eye(2)[i]
+        high, low = (spectra.singular_values(g, (z + t).detach())[0, 0] for t in (shift, -shift))
+        assert float(found[0, i]) == pytest.approx(float((high - low) / (2 * step)), rel=1e-5, abs=1e-8)
+
+
+def test_the_direction_carries_no_gradient():
+    g, z = random_generator("mlp", 4), latents(2, 4).requires_grad_()
+    s, v = spectra.smallest_singular_value(g, z, 2)
+    assert s.requires_grad and not v.requires_grad
+
+
+def test_half_logdet_is_differentiable():
+    g = nn.Sequential(nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, 4)).double()
+    z = latents(3, 3).requires_grad_()
+    assert torch.autograd.gradcheck(lambda t: spectra.half_logdet(g, t), z)
+
+
+# -- log-determinants ------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=25)
+@given(kinds, st.integers(1, 12), seeds)
+def test_half_logdet_against_svd_and_above_the_bound(kind, d, seed):
+    torch.set_default_dtype(torch.float64)
+    torch.manual_seed(seed)
+    g, z = random_generator(kind, d), latents(3, d, seed)
+    values = torch.linalg.svdvals(explicit_jacobian(g, z))
+    found = spectra.half_logdet(g, z)
+    torch.testing.assert_close(found, values.log().sum(1), rtol=1e-8, atol=1e-8)
+    assert (d * values[:, -1].log() <= found + SLACK).all()
+
+
+@settings(max_examples=25)
+@given(st.integers(1, 8), st.integers(0, 5), st.floats(1e-3, 1e3), seeds)
+def test_the_bounds_are_equalities_for_scaled_isometries(d, extra, scale, seed):
+    """d log s_1 = half log det J'J = Hutchinson's, whose probes must only have the length sqrt(d)."""
+    torch.set_default_dtype(torch.float64)
+    A = with_singular_values([scale] * d, D=d + extra, seed=seed)
+    z, g = latents(2, d, seed), linear(A)
+    s, v = spectra.smallest_singular_value(g, z, 2, latents(2, d, seed + 1))
+    expected = torch.full((2,), d * math.log(scale))
+    torch.testing.assert_close(spectra.half_logdet(g, z), expected, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(d * s.log(), expected, rtol=1e-9, atol=1e-9)
+    probes = v[None] * d**0.5
+    torch.testing.assert_close(spectra.hutchinson_half_logdet(g, z, probes), expected, rtol=1e-9, atol=1e-9)
+
+
+def test_half_logdet_keeps_its_precision_where_the_gram_matrix_loses_it():
+    A = with_singular_values([1e-9, 1.0, 1e3], D=5)
+    found = spectra.half_logdet(linear(A), latents(1, 3))
+    assert float(found) == pytest.approx(math.log(1e-9 * 1e3), abs=1e-3)
+
+
+@settings(max_examples=15)
+@given(kinds, st.integers(1, 12), seeds)
+def test_hutchinson_is_above_in_expectation(kind, d, seed):
+    """Probes sqrt(d) e_i average |J v|^2 exactly, so this is the inequality of the means without sampling error."""
+    torch.set_default_dtype(torch.float64)
+    torch.manual_seed(seed)
+    g, z = random_generator(kind, d), latents(2, d, seed)
+    probes = (d**0.5 * torch.eye(d))[:, None].expand(d, 2, d)
+    found = spectra.hutchinson_half_logdet(g, z, probes)
+    values = torch.linalg.svdvals(explicit_jacobian(g, z))
+    torch.testing.assert_close(found, d / 2 * values.square().mean(1).log())
+    assert (found >= spectra.half_logdet(g, z) - SLACK).all()
+
+
+def test_hutchinson_with_normal_probes_tends_to_its_expectation():
+    A = with_singular_values([0.2, 1.0, 3.0], D=4)
+    probes = noise(0)("probes").normal(4000, 1, 3)
+    found = spectra.hutchinson_half_logdet(linear(A), latents(1, 3), probes)
+    mean_square = (0.04 + 1 + 9) / 3
+    assert float(found) == pytest.approx(1.5 * math.log(mean_square), abs=0.1)
