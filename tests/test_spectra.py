@@ -92,7 +92,6 @@ def test_products_are_those_of_the_explicit_jacobian(kind, d):
 @settings(max_examples=50)
 @given(kinds, st.sampled_from([1, 2, 3, 5, 16, 64, 128]), seeds)
 def test_never_below_and_never_rising(kind, d, seed):
-    torch.set_default_dtype(torch.float64)
     torch.manual_seed(seed)
     g, z, start = random_generator(kind, d), latents(2, d, seed), latents(2, d, seed + 1)
     exact = spectra.singular_values(g, z)[:, 0]
@@ -111,7 +110,6 @@ def test_never_below_and_never_rising(kind, d, seed):
 @settings(max_examples=20)
 @given(kinds, st.integers(1, 128), seeds)
 def test_converges_on_tame_generators(kind, d, seed):
-    torch.set_default_dtype(torch.float64)
     torch.manual_seed(seed)
     g, z = tame_generator(kind, d), latents(2, d, seed)
     values = spectra.singular_values(g, z)
@@ -158,7 +156,6 @@ def test_one_dimension_is_exact_without_steps():
 @given(seeds, st.floats(1e-6, 1), st.floats(1, 1e3))
 def test_two_dimensions_need_one_step(seed, low, high):
     """v and its residual span the plane."""
-    torch.set_default_dtype(torch.float64)
     A = with_singular_values([low, high], D=3, seed=seed)
     exact = torch.linalg.svdvals(A)[-1]
     s, _ = spectra.smallest_singular_value(linear(A), latents(3, 2), 1, latents(3, 2, seed))
@@ -295,7 +292,6 @@ def test_half_logdet_is_differentiable():
 @settings(max_examples=25)
 @given(kinds, st.integers(1, 12), seeds)
 def test_half_logdet_against_svd_and_above_the_bound(kind, d, seed):
-    torch.set_default_dtype(torch.float64)
     torch.manual_seed(seed)
     g, z = random_generator(kind, d), latents(3, d, seed)
     values = torch.linalg.svdvals(explicit_jacobian(g, z))
@@ -308,7 +304,6 @@ def test_half_logdet_against_svd_and_above_the_bound(kind, d, seed):
 @given(st.integers(1, 8), st.integers(0, 5), st.floats(1e-3, 1e3), seeds)
 def test_the_bounds_are_equalities_for_scaled_isometries(d, extra, scale, seed):
     """d log s_1 = half log det J'J = Hutchinson's, whose probes must only have the length sqrt(d)."""
-    torch.set_default_dtype(torch.float64)
     A = with_singular_values([scale] * d, D=d + extra, seed=seed)
     z, g = latents(2, d, seed), linear(A)
     s, v = spectra.smallest_singular_value(g, z, 2, latents(2, d, seed + 1))
@@ -329,7 +324,6 @@ def test_half_logdet_keeps_its_precision_where_the_gram_matrix_loses_it():
 @given(kinds, st.integers(1, 12), seeds)
 def test_hutchinson_is_above_in_expectation(kind, d, seed):
     """Probes sqrt(d) e_i average |J v|^2 exactly, so this is the inequality of the means without sampling error."""
-    torch.set_default_dtype(torch.float64)
     torch.manual_seed(seed)
     g, z = random_generator(kind, d), latents(2, d, seed)
     probes = (d**0.5 * torch.eye(d))[:, None].expand(d, 2, d)

@@ -52,7 +52,7 @@ def stand_in(spec: Experiment, device: str) -> Data:
     if spec.dataset in TOYS:
         return TOYS[spec.dataset]
     shape = image_set(spec.dataset).shape
-    images = torch.randint(0, 256, (10_000, *shape), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    images = torch.randint(0, 256, (50_000, *shape), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     return ResidentImages(images.to(device), spec.data.flip)
 
 

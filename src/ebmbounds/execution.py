@@ -1,5 +1,6 @@
 """Three ways to run a step: plain, compiled whole, and captured as one CUDA graph. All update the state in place."""
 
+import operator
 import warnings
 from collections.abc import Callable, Hashable
 from typing import Any
@@ -86,9 +87,14 @@ class MergeEqualNodes(CustomGraphPass):
     """Common-subexpression elimination: calls of the same pure operator with the same arguments become one."""
 
     def __call__(self, graph: fx.Graph) -> None:
+        split_convolution_backward(graph)
         seen: dict[Hashable, fx.Node] = {}
         for node in list(graph.nodes):
             if node.op != "call_function" or not is_pure(node.target):
+                continue
+            if node.target in (torch.ops.aten.detach.default, torch.ops.aten.alias.default):
+                node.replace_all_uses_with(node.args[0])
+                graph.erase_node(node)
                 continue
             leaves, spec = pytree.tree_flatten((node.args, node.kwargs))
             key = (node.target, str(spec), tuple((type(leaf).__name__, leaf) for leaf in leaves))
@@ -99,10 +105,28 @@ class MergeEqualNodes(CustomGraphPass):
                 seen[key] = node
 
     def uuid(self) -> str:
-        return "ebmbounds.merge_equal_nodes.1"  # part of the key under which compiled steps are cached
+        return "ebmbounds.merge_equal_nodes.3"  # part of the key under which compiled steps are cached
+
+
+def split_convolution_backward(graph: fx.Graph) -> None:
+    """One call for each gradient of a convolution (input, weight, bias), as the libraries compute them anyway: a loss
+    that needs the input's alone then shares it with one that needs all."""
+    for node in list(graph.nodes):
+        if node.target is not torch.ops.aten.convolution_backward.default or sum(node.args[-1]) < 2:
+            continue
+        for user in list(node.users):
+            wanted = [i == user.args[1] for i in range(3)]
+            with graph.inserting_before(user):
+                single = graph.call_function(node.target, (*node.args[:-1], wanted))
+                if "val" in node.meta:
+                    single.meta["val"] = tuple(v if w else None for v, w in zip(node.meta["val"], wanted, strict=True))
+            user.replace_input_with(node, single)
+        graph.erase_node(node)
 
 
 def is_pure(target: Any) -> bool:
+    if target is operator.getitem:
+        return True
     if not isinstance(target, torch._ops.OpOverload):
         return False
     return not target._schema.is_mutable and torch.Tag.nondeterministic_seeded not in target.tags

@@ -27,19 +27,28 @@ class Skeleton:
 
 class Network:
     """One player: a module with given parameters and buffers. Calling it is train mode (batch norm uses the batch's
-    statistics and updates `buffers`); `frozen` is eval mode, where every sample stands alone."""
+    statistics and updates `buffers`); `frozen` is eval mode, where every sample stands alone, with the statistics in
+    `frozen_buffers`: those of the start of the iteration, so that all its turns see one frozen network."""
 
-    def __init__(self, skeleton: Skeleton, parameters: Tensors, buffers: Tensors, bf16: bool = False) -> None:
+    def __init__(
+        self,
+        skeleton: Skeleton,
+        parameters: Tensors,
+        buffers: Tensors,
+        frozen_buffers: Tensors | None = None,
+        bf16: bool = False,
+    ) -> None:
         self.skeleton, self.parameters, self.buffers, self.bf16 = skeleton, parameters, buffers, bf16
+        self.frozen_buffers = buffers if frozen_buffers is None else frozen_buffers
 
     def __call__(self, *inputs: Tensor) -> Tensor:
-        return self._run(self.skeleton.train, inputs)
+        return self._run(self.skeleton.train, self.buffers, inputs)
 
     def frozen(self, *inputs: Tensor) -> Tensor:
-        return self._run(self.skeleton.eval, inputs)
+        return self._run(self.skeleton.eval, self.frozen_buffers, inputs)
 
-    def _run(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> Tensor:
-        tensors = (self.parameters, self.buffers)
+    def _run(self, module: nn.Module, buffers: Tensors, inputs: tuple[Tensor, ...]) -> Tensor:
+        tensors = (self.parameters, buffers)
         if not self.bf16:
             return functional_call(module, tensors, inputs)
         # Inside the network bf16, outside the inputs' precision: vectors of LOBPCG and penalties never see bf16.

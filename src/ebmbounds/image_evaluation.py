@@ -22,6 +22,7 @@ from ebmbounds.data.registry import data_root, image_set, load_images
 from ebmbounds.data.resident import ResidentImages, to_pixels
 from ebmbounds.errors import BadInput
 from ebmbounds.image_figures import (
+    CACHE,
     Measured,
     Pixels,
     anisotropy_figures,
@@ -32,6 +33,7 @@ from ebmbounds.image_figures import (
     inception_figures,
     mode_figures,
     ood_figures,
+    plain_fid,
     some,
 )
 from ebmbounds.image_pictures import (
@@ -77,11 +79,9 @@ def watch_images(model: Model, step: Step, run: Run, iteration: int) -> dict[str
                 config["dataset"], "test", data_root(config["data_root"]), size=config["image_size"] or None
             ).images
             samples, _ = generate(model, count)
-            taken, _ = inception_figures(samples, real, load_network(), device=model.device)
+            figures["fid"] = plain_fid(samples, real, load_network(), device=model.device)
         except BadInput as error:  # hours of training must not end for a figure
             warnings.warn(f"no FID was taken at step {iteration}: {error}", stacklevel=2)
-        else:
-            figures |= {name: taken[name] for name in ("fid", "kid")}
     return figures
 
 
@@ -97,14 +97,14 @@ def evaluate_images(
     ood: Sequence[str] | None = None,
     latents: int = 64,
     seed: int = 0,
-    cache: Path | None = None,
+    cache: Path = CACHE,
     progress: bool = False,
 ) -> dict[str, Any]:
     """Figures and their `protocol`; pictures go into the run folder.
 
     root: the data folder, by default that of the run. fid_samples: fewer than the protocol's, then against as many
     real images, for a quick look. inception: the network's file. ood: other sets, by default the paper's. latents:
-    those of each repeat of the anisotropy. cache: the folder for features of real images.
+    those of each repeat of the anisotropy. cache: the folder for features of real images, kept for the next time.
     """
     dataset, data = session.experiment.dataset, session.step.data
     assert isinstance(data, ResidentImages)  # as every set of images is

@@ -27,6 +27,8 @@ Pixels = NDArray[np.uint8]
 Measured = tuple[dict[str, Any], dict[str, Any]]
 """Figures by name, and for each how it was taken."""
 
+CACHE = Path(pooch.os_cache("ebmbounds"))
+"""The folder for features of real images."""
 REPEATS = 5
 """Of the anisotropy index, for its spread."""
 PROBES = 32
@@ -68,18 +70,24 @@ def some(images: Pixels, count: int, seed: int = 0) -> Pixels:
     return images[np.random.default_rng(seed).permutation(len(images))[:count]]
 
 
+def plain_fid(samples: Pixels, real: Pixels, network: Inception, *, device: torch.device | str = "cpu") -> float:
+    """FID alone, for use along the way, of samples against real images, both uint8 (n, C, H, W)."""
+    reference = frechet.reference(real, network, cache=CACHE, device=device)
+    found = frechet.statistics(features(samples, network, device=device))
+    return frechet.frechet_distance(found, reference.statistics)
+
+
 def inception_figures(
     samples: Pixels,
     real: Pixels,
     network: Inception,
     *,
-    cache: Path | None = None,
+    cache: Path = CACHE,
     device: torch.device | str = "cpu",
     seed: int = 0,
     progress: bool = False,
 ) -> Measured:
     """FID, KID, Inception Score, F_8 and F_1/8 of samples against real images, both uint8 (n, C, H, W)."""
-    cache = cache or Path(pooch.os_cache("ebmbounds"))
     reference = frechet.reference(real, network, cache=cache, device=device, progress=progress)
     found = features(samples, network, device=device, progress=progress)
     kid, kid_std = frechet.kernel_distance(found, reference.features, seed=seed)

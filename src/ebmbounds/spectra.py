@@ -85,10 +85,8 @@ def lobpcg(g: Generator, z: Tensor, steps: int, start: Tensor) -> Tensor:
 def _smallest_ritz_vector(images: list[Tensor], ok: list[Tensor]) -> list[Tensor]:
     """Coefficients, columns (n, 1), of the combination with the smallest |J v|, given the images (n, D) of an
     orthonormal basis of two or three. A vector that is not ok (converged or dependent) is left out."""
-    stack = torch.stack(images, 1)
-    gram = stack @ stack.transpose(1, 2)
     k = len(images)
-    a = [[gram[:, i, j, None] for j in range(k)] for i in range(k)]
+    a = [[_dot(images[min(i, j)], images[max(i, j)]) for j in range(k)] for i in range(k)]
     for i in range(1, k):
         # A missing vector gets no coupling and a value above the first one's, so that it is never chosen.
         for j in range(k):

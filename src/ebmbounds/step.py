@@ -98,7 +98,8 @@ class Step:
         noise = Noise(state["seed"], state["step"])
         n = self.optimizer.batch_size
         new = {key: dict(value) if isinstance(value, dict) else value for key, value in state.items()}
-        shared = self.objective.prepare(self.game(new["parameters"], new["buffers"]), noise("prepare"))
+        frozen = state["buffers"]
+        shared = self.objective.prepare(self.game(new["parameters"], new["buffers"], frozen), noise("prepare"))
         info: Info = {}
         turns = self.objective.turns()
         for turn, player in enumerate(turns):
@@ -108,7 +109,7 @@ class Step:
             loss = self.objective.losses()[player]
 
             def run(parameters: Tensors, buffers: Tables) -> Any:
-                game = self.game({**new["parameters"], player: parameters}, buffers)  # noqa: B023
+                game = self.game({**new["parameters"], player: parameters}, buffers, frozen)  # noqa: B023
                 value, details = loss(game, x, mine, shared)  # noqa: B023
                 return value, (details, buffers)
 
@@ -123,8 +124,11 @@ class Step:
         new["step"] = state["step"] + 1
         return new, info
 
-    def game(self, parameters: Tables, buffers: Tables) -> Game:
-        networks = {k: Network(self.skeletons[k], parameters[k], buffers[k], self.bf16) for k in self.skeletons}
+    def game(self, parameters: Tables, buffers: Tables, frozen: Tables) -> Game:
+        networks = {
+            name: Network(skeleton, parameters[name], buffers[name], frozen[name], self.bf16)
+            for name, skeleton in self.skeletons.items()
+        }
         return Game(networks, self.optimizer.batch_size, self.optimizer.latent_dim)
 
     def adam(self, new: State, player: str, gradient: Tensors, count: Tensor) -> None:

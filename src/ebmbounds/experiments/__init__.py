@@ -34,8 +34,8 @@ class Schedule:
     best_by: str = "nll"
     """The figure, lower is better, that decides which checkpoint is kept as best."""
     watch_fid: Whole = 0
-    """On images, samples for an FID at every checkpoint (10,000 as in the paper: a second on a GPU, half an hour on a
-    CPU); 0 takes none."""
+    """On images, samples for an FID against the test set at every checkpoint (10,000 as in the paper: seconds on a
+    GPU, half an hour on a CPU); 0 takes none."""
     watch_entropy: Whole = 0
     """On images, latents at which every entropy estimator is taken at every checkpoint; 0 takes none."""
     compile: Literal["auto", "on", "off"] = "auto"

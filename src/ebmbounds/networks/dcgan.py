@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from ebmbounds.errors import BadInput
+from ebmbounds.networks.activations import LeakyReLU, ReLU
 from ebmbounds.networks.mlp import check_width
 from ebmbounds.networks.padding import PaddedConv2d
 from ebmbounds.settings import Count
@@ -42,7 +43,7 @@ class DCGANEnergy(nn.Sequential):
             (c3, c3, 4, 2),
             (c3, c4, 3, 1),
         ]:
-            layers += [PaddedConv2d(i, o, kernel, stride, 1), nn.LeakyReLU(0.1)]
+            layers += [PaddedConv2d(i, o, kernel, stride, 1), LeakyReLU(0.1)]
         super().__init__(*layers, nn.Flatten(), nn.Linear(16 * c4, 1))
 
 
@@ -52,5 +53,5 @@ class DCGANGenerator(nn.Sequential):
     def __init__(self, latent_dim: int, image_channels: int, channels: int) -> None:
         layers: list[nn.Module] = [nn.Linear(latent_dim, 16 * channels), nn.Unflatten(1, (channels, 4, 4))]
         for i in (channels, channels // 2, channels // 4):
-            layers += [nn.ConvTranspose2d(i, i // 2, 4, 2, 1), nn.BatchNorm2d(i // 2), nn.ReLU()]
+            layers += [nn.ConvTranspose2d(i, i // 2, 4, 2, 1), nn.BatchNorm2d(i // 2), ReLU()]
         super().__init__(*layers, PaddedConv2d(channels // 8, image_channels, 3, 1, 1), nn.Tanh())

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from itertools import pairwise
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ebmbounds.errors import BadInput
+from ebmbounds.networks.activations import LeakyReLU, ReLU
 from ebmbounds.networks.mlp import check_width
 from ebmbounds.networks.padding import PaddedConv2d
 from ebmbounds.settings import Count
@@ -40,10 +40,11 @@ class ResNetEnergy(nn.Module):
         for k, (i, o) in enumerate(pairwise(widths)):
             blocks.append(DownBlock(i, o, batch_norm, halve=k < len(widths) - 2))
         self.blocks = nn.Sequential(*blocks)
+        self.activation = LeakyReLU(0.1)
         self.head = nn.Linear(widths[-1], 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(F.leaky_relu(self.blocks(x), 0.1).sum((2, 3)))
+        return self.head(self.activation(self.blocks(x)).sum((2, 3)))
 
 
 def norm(channels: int, batch_norm: bool) -> nn.Module:
@@ -57,7 +58,7 @@ def conv3(i: int, o: int) -> nn.Conv2d:
 class FirstDownBlock(nn.Module):
     def __init__(self, i: int, o: int, batch_norm: bool) -> None:
         super().__init__()
-        self.left = nn.Sequential(conv3(i, o), norm(o, batch_norm), nn.LeakyReLU(0.1), conv3(o, o), nn.AvgPool2d(2))
+        self.left = nn.Sequential(conv3(i, o), norm(o, batch_norm), LeakyReLU(0.1), conv3(o, o), nn.AvgPool2d(2))
         self.right = nn.Sequential(nn.AvgPool2d(2), norm(i, batch_norm), PaddedConv2d(i, o, 1))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -70,10 +71,10 @@ class DownBlock(nn.Module):
         pool: nn.Module = nn.AvgPool2d(2) if halve else nn.Identity()
         half = [
             norm(i, batch_norm),
-            nn.LeakyReLU(0.1),
+            LeakyReLU(0.1),
             conv3(i, o),
             norm(o, batch_norm),
-            nn.LeakyReLU(0.1),
+            LeakyReLU(0.1),
             conv3(o, o),
         ]
         self.left = nn.Sequential(*half, pool)
@@ -88,11 +89,11 @@ class UpBlock(nn.Module):
         super().__init__()
         self.left = nn.Sequential(
             nn.BatchNorm2d(i),
-            nn.ReLU(),
+            ReLU(),
             nn.Upsample(scale_factor=2),
             conv3(i, o),
             nn.BatchNorm2d(o),
-            nn.ReLU(),
+            ReLU(),
             conv3(o, o),
         )
         self.right = nn.Sequential(nn.Upsample(scale_factor=2), nn.Conv2d(i, o, 1))
@@ -110,7 +111,7 @@ class ResNetGenerator(nn.Sequential):
             nn.Unflatten(1, (widths[0], 4, 4)),
             *(UpBlock(i, o) for i, o in pairwise(widths)),
             nn.BatchNorm2d(widths[-1]),
-            nn.ReLU(),
+            ReLU(),
             conv3(widths[-1], image_channels),
             nn.Tanh(),
         )

@@ -27,7 +27,7 @@ class EBM0GP(EntropyObjective):
 
 def contrast_with_penalty(game: Game, x: Tensor, generated: Tensor, at: Tensor, weight: float) -> tuple[Tensor, Info]:
     """E(x) - E(G(z)) + weight * mean |grad E|^2 at given points: the zero-centred gradient penalty."""
-    gradient = torch.func.grad(lambda x: game.energy(x).sum())(at)
+    gradient = torch.func.grad(lambda x: game.energy.frozen(x).sum())(at)
     penalty = weight * gradient.flatten(1).square().sum(1).mean()
     energy_data, energy_generated = game.energy(x).mean(), game.energy(generated).mean()
     info = {

@@ -50,7 +50,7 @@ class EntropyObjective(Objective):
         entropy = shared or self.sample_entropy(game, noise)
         volume = self.log_volume(game, entropy).mean()
         info = {"entropy": (volume + bounds.base_entropy(game.latent_dim)).detach()}
-        return energy - self.entropy_weight * volume, info
+        return energy + -self.entropy_weight * volume, info
 
 
 @dataclass(frozen=True)
@@ -75,9 +75,10 @@ class EBMBB(EntropyObjective):
         entropy = shared or self.sample_entropy(game, noise)
         z, v = entropy.z, entropy.v
         g = game.generator.frozen
-        score = bounds.latent_score(g, z, self.entropy_estimator, entropy.direction)
+        weight = self.entropy_weight or 1.0
+        score = bounds.latent_score(g, z, self.entropy_estimator, entropy.direction, weight)
         generated = game.generator(z)
-        squares = bounds.gradient_penalty(game.energy, generated, spectra.jvp(g, z, v), (score * v).sum(1))
+        squares = bounds.gradient_penalty(game.energy.frozen, generated, spectra.jvp(g, z, v), (score * v).sum(1))
         scale = {"latent_dim": z.shape[1], "probe": v.square().sum(1), "one": 1.0}[self.penalty_scale]
         penalty = self.penalty_weight * (squares / scale).mean()
 
