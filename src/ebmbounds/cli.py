@@ -4,7 +4,7 @@ import csv
 import io
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,6 +19,7 @@ from ebmbounds import data as data_sets
 from ebmbounds import experiments
 from ebmbounds.errors import BadInput
 from ebmbounds.launch import Interrupted, evaluate_run, load, resolve_device, train
+from ebmbounds.refine import Refinement, refined_samples
 from ebmbounds.run import write_atomically
 from ebmbounds.trainer import Diverged
 
@@ -131,16 +132,12 @@ def sample_command(
         Path, typer.Option("-o", "--output", help="FILE.npy, FILE.csv, FILE.png, or a new folder for PNGs.")
     ],
     number: Annotated[int, typer.Option("-n", min=1, max=10_000_000, help="How many samples.")] = 64,
-    refine: Annotated[str | None, typer.Option(help="Draw from the energy itself: sir or langevin.")] = None,
+    refine: Annotated[Refinement | None, typer.Option(help="Draw from the energy itself.")] = None,
     checkpoint: Checkpoint = "last",
     seed: Seed = 0,
     device: Device = "auto",
 ) -> None:
     """Draw samples of the generator, or of the energy with --refine."""
-    from ebmbounds.refine import refined_samples
-
-    if refine not in (None, "sir", "langevin"):
-        raise BadInput(f"--refine {refine!r} is not one of sir, langevin.")
     if output.exists():
         raise BadInput(f"{output} exists: name another file.")
     write = writer_for(output)
@@ -217,6 +214,35 @@ def list_command(as_json: AsJson = False) -> None:
         show(["experiment", "steps", "network", "source"], [tuple(map(str, row.values())) for row in rows])
 
 
+@app.command("bench")
+def bench_command(
+    name: Annotated[str, typer.Argument(metavar="EXPERIMENT")] = "25gaussians/ebm-bb",
+    overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings to change.")] = None,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Time one iteration in every way there is, and the research formulation beside them."""
+    from ebmbounds.bench import bench
+
+    timings = bench(name, parse(overrides or []), resolve_device(device))
+    if as_json:
+        typer.echo(json.dumps([vars(timing) for timing in timings], indent=2))
+        return
+    slowest = max(timing.milliseconds for timing in timings)
+    rows = [
+        (
+            timing.way,
+            f"{timing.milliseconds:.2f}",
+            f"{slowest / timing.milliseconds:.1f}",
+            "" if timing.kernels is None else str(timing.kernels),
+            "" if timing.memory is None else f"{timing.memory:.2f}",
+            f"{timing.setup:.0f}",
+        )
+        for timing in timings
+    ]
+    show(["way", "ms", "ratio", "kernels", "GB", "set-up s"], rows)
+
+
 @data_app.command("list")
 def data_list(data: DataFolder = None, as_json: AsJson = False) -> None:
     """The data sets there are, and which are at hand."""
@@ -232,7 +258,7 @@ def data_list(data: DataFolder = None, as_json: AsJson = False) -> None:
     else:
         show(
             ["data set", "kind", "at hand"],
-            [(r["name"], r["kind"], "yes" if r["at_hand"] else "no") for r in rows],
+            [(str(r["name"]), str(r["kind"]), "yes" if r["at_hand"] else "no") for r in rows],
         )
 
 
@@ -271,7 +297,7 @@ def data_fetch(name: str, data: DataFolder = None) -> None:
     typer.echo(f"{name}: {len(holdings.present)} files at hand")
 
 
-def show(head: list[str], rows: list[tuple[str, ...]]) -> None:
+def show(head: list[str], rows: Sequence[tuple[str, ...]]) -> None:
     """A table; tab-separated where the output is no terminal."""
     console = Console()
     if not console.is_terminal:

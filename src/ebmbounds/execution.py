@@ -39,8 +39,15 @@ def compiled(step: Callable[[State], tuple[State, Info]]) -> Advance:
         # Both players' losses evaluate the generator at the same latents: each product is then taken once.
         "post_grad_custom_pre_pass": MergeEqualNodes(),
     }
-    fast = torch.compile(slow, fullgraph=True, dynamic=False, options=options)
-    return with_fallback(fast, slow, "compiled")
+    fast: Advance | None = None
+
+    def advance(state: State) -> None:
+        nonlocal fast
+        if fast is None:  # not before the first call, so that a compiler that is refused falls back too
+            fast = torch.compile(slow, fullgraph=True, dynamic=False, options=options)
+        fast(state)
+
+    return with_fallback(advance, slow, "compiled")
 
 
 def captured(step: Callable[[State], tuple[State, Info]]) -> Advance:

@@ -33,8 +33,8 @@ REPEATS = 5
 """Of the anisotropy index, for its spread."""
 PROBES = 32
 """Hutchinson's, at each latent."""
-AT_ONCE = 64 * 64 * 256
-"""Pixels that a network sees at a time, which bounds the memory: 1024 images of 32 x 32, 256 of 64 x 64."""
+AT_ONCE = 64 * 64 * 128
+"""Pixels that a network sees at a time, which bounds the memory: 512 images of 32 x 32, 128 of 64 x 64."""
 
 
 def at_once(model: Model) -> int:

@@ -23,7 +23,8 @@ class Model:
     @classmethod
     def of(cls, step: Step, state: State) -> "Model":
         """The pair of a training state; its moving average where the run keeps one."""
-        game = step.game(state.get("average", state["parameters"]), state["buffers"], state["buffers"])
+        parameters = state["average"] if "average" in state else state["parameters"]
+        game = step.game(parameters, state["buffers"], state["buffers"])
         device = state["step"].device
         return cls(game.energy, game.generator, step.optimizer.latent_dim, tuple(step.data.shape), device)
 

@@ -54,7 +54,7 @@ def scatter_picture(path: Path, points: Tensor) -> None:
     """Points of the plane."""
     figure = Figure(figsize=(5, 5), layout="constrained")
     axis = figure.subplots()
-    axis.scatter(*points.T.numpy(), s=2, alpha=0.5, linewidths=0, color="#0b5394")
+    axis.scatter(points[:, 0].numpy(), points[:, 1].numpy(), s=2, alpha=0.5, linewidths=0, color="#0b5394")
     axis.set_aspect("equal")
     save_figure(figure, path)
 

@@ -19,8 +19,8 @@ def linearize(g: Generator, z: Tensor) -> tuple[Tensor, Callable[[Tensor], Tenso
     shares one evaluation of g, leaves no storage-less zero tangents for a compiler to trip over, and accepts
     every layer that can be differentiated twice. A compiler removes the unused product with zero.
     """
-    y, pull = torch.func.vjp(g, z)
-    _, push = torch.func.vjp(lambda u: pull(u)[0], torch.zeros_like(y))
+    y, pull = torch.func.vjp(g, z)[:2]
+    push = torch.func.vjp(lambda u: pull(u)[0], torch.zeros_like(y))[1]
     return y, lambda v: push(v)[0], lambda u: pull(u)[0]
 
 

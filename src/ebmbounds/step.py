@@ -31,8 +31,9 @@ COUNT = "count"
 class Data(Protocol):
     """What the trainer needs of a data set."""
 
-    shape: tuple[int, ...]
-    """Of one sample."""
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one sample."""
 
     def draw(self, noise: Noise, n: int) -> Tensor:
         """A training batch (n, *shape), as a pure function of the noise."""
@@ -91,7 +92,8 @@ class Step:
             state["average"] = parameters
         state = pytree.tree_map(lambda t: t.to(device, copy=True), state)
         _, info = self(state)  # a dry iteration tells which diagnostics there are
-        state["log"] = {name: torch.zeros_like(value) for name, value in (info | {COUNT: info["loss_energy"]}).items()}
+        # One entry each, not none: compiled code drops updates of a float64 scalar without dimensions (torch 2.13).
+        state["log"] = {name: torch.zeros_like(info["loss_energy"]).reshape(1) for name in (*info, COUNT)}
         return state
 
     def __call__(self, state: State) -> tuple[State, Info]:
@@ -99,7 +101,8 @@ class Step:
         n = self.optimizer.batch_size
         new = {key: dict(value) if isinstance(value, dict) else value for key, value in state.items()}
         frozen = state["buffers"]
-        shared = self.objective.prepare(self.game(new["parameters"], new["buffers"], frozen), noise("prepare"))
+        own = pytree.tree_map(torch.clone, frozen)  # train mode updates buffers, which are then no part of the state
+        shared = self.objective.prepare(self.game(new["parameters"], own, frozen), noise("prepare"))
         info: Info = {}
         turns = self.objective.turns()
         for turn, player in enumerate(turns):

@@ -137,7 +137,7 @@ def summary(record: dict[str, Any]) -> str:
 def interruptions() -> Iterator[Callable[[], int | None]]:
     """Catches SIGINT and SIGTERM; the function it yields tells which came first, if any. A second one is not caught."""
     received: list[int] = []
-    previous = {}
+    previous: dict[int, Any] = {}
 
     def note(number: int, _: Any) -> None:
         received.append(number)
@@ -152,8 +152,8 @@ def interruptions() -> Iterator[Callable[[], int | None]]:
     try:
         yield lambda: received[0] if received else None
     finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+        for caught, handler in previous.items():
+            signal.signal(caught, handler)
 
 
 def event_writer(run: Run) -> Callable[[dict[str, Any]], None]:

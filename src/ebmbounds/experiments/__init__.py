@@ -76,7 +76,7 @@ class Experiment:
             "network": self.network,
         }
         for part in (self.pair, self.objective, self.optimizer, self.schedule, self.data):
-            flat |= dataclasses.asdict(part)  # type: ignore[call-overload]
+            flat |= dataclasses.asdict(part)  # type: ignore[arg-type]
         return flat
 
 
@@ -146,10 +146,10 @@ def from_config(config: dict[str, Any]) -> Experiment:
     """The experiment that a run folder's config.json describes."""
     try:
         values = dict(config)
-        head = [values.pop(key) for key in ("dataset", "method", "variant", "source")]
+        dataset, name, variant, source = (values.pop(key) for key in ("dataset", "method", "variant", "source"))
     except (KeyError, TypeError, ValueError):
         raise BadInput("config.json does not describe a run of this program.") from None
-    return _assembled(*head, values)
+    return _assembled(dataset, name, variant, source, values)
 
 
 def _scalars(table: dict[str, Any]) -> dict[str, Any]:
@@ -165,7 +165,7 @@ def _assembled(dataset: str, method_name: str, variant: str, source: str, values
     for key in values:
         if key not in known:
             raise unknown(f"key for {dataset}/{method_name}", key, [*known, "network"])
-    parts = (build(kind, {key: values[key] for key in field_names(kind) if key in values}) for kind in kinds)
+    parts: Any = (build(kind, {key: values[key] for key in field_names(kind) if key in values}) for kind in kinds)
     return Experiment(dataset, method_name, variant, source, network_name, *parts)
 
 

@@ -6,8 +6,8 @@ from torch import nn
 
 from ebmbounds.errors import BadInput
 from ebmbounds.networks.activations import LeakyReLU, ReLU
+from ebmbounds.networks.layout import FlattenPixels, PaddedConv2d, UnflattenPixels
 from ebmbounds.networks.mlp import check_width
-from ebmbounds.networks.padding import PaddedConv2d
 from ebmbounds.settings import Count
 
 
@@ -44,14 +44,14 @@ class DCGANEnergy(nn.Sequential):
             (c3, c4, 3, 1),
         ]:
             layers += [PaddedConv2d(i, o, kernel, stride, 1), LeakyReLU(0.1)]
-        super().__init__(*layers, nn.Flatten(), nn.Linear(16 * c4, 1))
+        super().__init__(*layers, FlattenPixels(), nn.Linear(16 * c4, 1))
 
 
 class DCGANGenerator(nn.Sequential):
     """A linear layer to 4x4, three transposed convolutions with batch norm and ReLU to 32x32, a convolution, tanh."""
 
     def __init__(self, latent_dim: int, image_channels: int, channels: int) -> None:
-        layers: list[nn.Module] = [nn.Linear(latent_dim, 16 * channels), nn.Unflatten(1, (channels, 4, 4))]
+        layers: list[nn.Module] = [nn.Linear(latent_dim, 16 * channels), UnflattenPixels(channels, 4)]
         for i in (channels, channels // 2, channels // 4):
             layers += [nn.ConvTranspose2d(i, i // 2, 4, 2, 1), nn.BatchNorm2d(i // 2), ReLU()]
         super().__init__(*layers, PaddedConv2d(channels // 8, image_channels, 3, 1, 1), nn.Tanh())

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from ebmbounds.errors import BadInput
 from ebmbounds.networks.activations import LeakyReLU, ReLU
+from ebmbounds.networks.layout import PaddedConv2d, UnflattenPixels
 from ebmbounds.networks.mlp import check_width
-from ebmbounds.networks.padding import PaddedConv2d
 from ebmbounds.settings import Count
 
 
@@ -108,7 +108,7 @@ class ResNetGenerator(nn.Sequential):
     def __init__(self, latent_dim: int, image_channels: int, widths: list[int]) -> None:
         super().__init__(
             nn.Linear(latent_dim, 16 * widths[0]),
-            nn.Unflatten(1, (widths[0], 4, 4)),
+            UnflattenPixels(widths[0], 4),
             *(UpBlock(i, o) for i, o in pairwise(widths)),
             nn.BatchNorm2d(widths[-1]),
             ReLU(),

@@ -79,7 +79,8 @@ class EBMBB(EntropyObjective):
         score = bounds.latent_score(g, z, self.entropy_estimator, entropy.direction, weight)
         generated = game.generator(z)
         squares = bounds.gradient_penalty(game.energy.frozen, generated, spectra.jvp(g, z, v), (score * v).sum(1))
-        scale = {"latent_dim": z.shape[1], "probe": v.square().sum(1), "one": 1.0}[self.penalty_scale]
+        scales: dict[str, Tensor | float] = {"latent_dim": z.shape[1], "probe": v.square().sum(1), "one": 1.0}
+        scale = scales[self.penalty_scale]
         penalty = self.penalty_weight * (squares / scale).mean()
 
         energy_data, energy_generated = game.energy(x).mean(), game.energy(generated).mean()

@@ -1,4 +1,4 @@
-"""A convolution that is as fast with three channels as with eight."""
+"""Layers that suit a GPU's memory layout, with the channels of a pixel side by side. Elsewhere they change nothing."""
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -18,3 +18,21 @@ class PaddedConv2d(nn.Conv2d):
         bias = None if self.bias is None else F.pad(self.bias, (0, extra_out))
         x = F.pad(x, (0, 0, 0, 0, 0, extra_in))
         return F.conv2d(x, weight, bias, self.stride, self.padding)[:, : self.out_channels]
+
+
+class FlattenPixels(nn.Module):
+    """(n, C, H, W) -> (n, H W C), pixel by pixel: no copy where the channels are innermost, forwards or backwards."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.permute(0, 2, 3, 1).flatten(1)
+
+
+class UnflattenPixels(nn.Module):
+    """(n, side^2 C) -> (n, C, side, side), the inverse of `FlattenPixels`."""
+
+    def __init__(self, channels: int, side: int) -> None:
+        super().__init__()
+        self.channels, self.side = channels, side
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.unflatten(1, (self.side, self.side, self.channels)).permute(0, 3, 1, 2)

@@ -1,0 +1,249 @@
+"""The iteration as an update: Adam against torch's own, buffers, averages; compiled against plain."""
+
+import warnings
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from ebmbounds.data.toy import TOYS
+from ebmbounds.execution import compiled, plain
+from ebmbounds.model import Model
+from ebmbounds.networks import ToyMLP
+from ebmbounds.noise import noise
+from ebmbounds.objectives import EBMBB, WGAN0GP, Objective
+from ebmbounds.step import COUNT, Optimizer, State, Step
+
+DATA = TOYS["moons"]
+
+
+@dataclass(frozen=True)
+class Fit(Objective):
+    """One player that fits |x|^2 by least squares: an ordinary problem for an ordinary optimiser."""
+
+    def losses(self):
+        return {"energy": self.loss}
+
+    def loss(self, game, x, source, shared):
+        return least_squares(game.energy(x), x), {}
+
+
+def least_squares(found: Tensor, x: Tensor) -> Tensor:
+    return (found.flatten() - x.square().sum(1)).square().mean()
+
+
+def toy_step(objective: Objective | None = None, width: int = 8, batch_norm: bool = True, **optimizer) -> Step:
+    torch.manual_seed(0)
+    players = ToyMLP(width=width, batch_norm=batch_norm).build((2,), 2)
+    return Step(objective or EBMBB(), players, DATA, Optimizer(**{"batch_size": 16} | optimizer))
+
+
+def leaves(state: State) -> list[Tensor]:
+    return pytree.tree_leaves(state)
+
+
+# -- Adam ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+@pytest.mark.parametrize("betas", [(0.0, 0.9), (0.0, 0.999), (0.5, 0.9), (0.9, 0.999)])
+def test_adam_is_torchs(double, betas, weight_decay):
+    torch.manual_seed(1)
+    module = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1))
+    settings = Optimizer(
+        lr_energy=0.01, beta1=betas[0], beta2=betas[1], epsilon=1e-6, weight_decay=weight_decay, batch_size=32
+    )
+    step = Step(Fit(), {"energy": module}, DATA, settings)
+    state = step.initial_state(seed=2)
+    assert ("first_moment" in state) == (betas[0] > 0)
+    theirs = torch.optim.Adam(module.parameters(), lr=0.01, betas=betas, eps=1e-6, weight_decay=weight_decay)
+    for i in range(12):
+        x = DATA.draw(noise(2, step=i)("turn 0")("data"), 32)
+        theirs.zero_grad()
+        loss = least_squares(module(x), x)
+        loss.backward()
+        theirs.step()
+        state, info = step(state)
+        torch.testing.assert_close(info["loss_energy"], loss.detach())
+        for name, p in module.named_parameters():
+            torch.testing.assert_close(state["parameters"]["energy"][name], p.detach(), rtol=1e-10, atol=1e-12)
+    assert int(state["step"]) == 12
+
+
+def test_several_energy_turns_are_several_updates_of_adam(double):
+    torch.manual_seed(1)
+    module = nn.Linear(2, 1)
+    step = Step(Fit(energy_steps=3), {"energy": module}, DATA, Optimizer(lr_energy=0.01, beta1=0.5, batch_size=32))
+    state = step.initial_state(seed=2)
+    theirs = torch.optim.Adam(module.parameters(), lr=0.01, betas=(0.5, 0.9), eps=1e-6)
+    for i in range(4):
+        state, _ = step(state)
+        for turn in range(3):
+            x = DATA.draw(noise(2, step=i)(f"turn {turn}")("data"), 32)
+            theirs.zero_grad()
+            least_squares(module(x), x).backward()
+            theirs.step()
+    torch.testing.assert_close(state["parameters"]["energy"]["weight"], module.weight.detach())
+
+
+def test_each_player_has_its_rate():
+    """With beta1 = 0 the first update is lr * sign(gradient): its size is the rate."""
+    step = toy_step(lr_energy=1e-2, lr_generator=1e-4, epsilon=1e-12)
+    state = step.initial_state(seed=0)
+    new, _ = step(state)
+    for player, rate in (("energy", 1e-2), ("generator", 1e-4)):
+        moved = new["parameters"][player]["3.weight"] - state["parameters"][player]["3.weight"]
+        assert float(moved.abs().max()) == pytest.approx(rate, rel=1e-2)
+
+
+# -- state -----------------------------------------------------------------------------------------------------------
+
+
+def test_batch_norm_takes_the_batch_and_updates_its_buffers(double):
+    """One generator call in each player's turn: two updates of the running mean, as torch makes them."""
+    step = toy_step(WGAN0GP())
+    state = step.initial_state(seed=0)
+    torch.manual_seed(0)
+    generator = ToyMLP(width=8).build((2,), 2)["generator"].train()
+    for turn in range(2):
+        generator(noise(0)(f"turn {turn}")("z").normal(16, 2))
+    new, _ = step(state)
+    expected = dict(generator.named_buffers())
+    assert expected["2.num_batches_tracked"] == 2
+    assert set(new["buffers"]["generator"]) == set(expected) and new["buffers"]["energy"] == {}
+    for name, value in expected.items():
+        torch.testing.assert_close(new["buffers"]["generator"][name], value)
+
+
+def test_frozen_networks_use_the_statistics_and_leave_them():
+    step = toy_step()
+    state, _ = step(step.initial_state(seed=0))
+    game = step.game(state["parameters"], state["buffers"], state["buffers"])
+    before = [t.clone() for t in leaves(state)]
+    z = torch.randn(5, 2)
+    alone = torch.cat([game.generator.frozen(z[i : i + 1]) for i in range(5)])
+    torch.testing.assert_close(game.generator.frozen(z), alone)
+    assert all(torch.equal(a, b) for a, b in zip(leaves(state), before, strict=True))
+
+
+@dataclass(frozen=True)
+class Prepared(WGAN0GP):
+    """Runs the generator in train mode before the first turn."""
+
+    def prepare(self, game, source):
+        return game.generator(game.latents(source))
+
+
+def test_preparing_in_train_mode_leaves_the_given_state_alone():
+    step = toy_step(Prepared())
+    state = step.initial_state(seed=0)
+    before = [t.clone() for t in leaves(state)]
+    step(state)
+    assert all(torch.equal(a, b) for a, b in zip(leaves(state), before, strict=True))
+
+
+def test_the_moving_average(double):
+    step = toy_step(ema=0.9)
+    state = step.initial_state(seed=0)
+    expected = state["parameters"]
+    for _ in range(5):
+        state, _ = step(state)
+        expected = pytree.tree_map(lambda a, p: 0.9 * a + 0.1 * p, expected, state["parameters"])
+    for a, b in zip(leaves(state["average"]), leaves(expected), strict=True):
+        torch.testing.assert_close(a, b)
+    # It is what a model is made of.
+    model = Model.of(step, state)
+    assert torch.equal(model.energy_network.parameters["1.weight"], state["average"]["energy"]["1.weight"])
+    assert "average" not in toy_step(ema=0.0).initial_state(seed=0)
+
+
+def test_the_initial_state_is_that_of_the_modules():
+    step = toy_step()
+    one, two = step.initial_state(seed=0), step.initial_state(seed=1)
+    assert int(one["step"]) == 0 and int(two["seed"]) == 1
+    torch.manual_seed(0)
+    for player, module in ToyMLP(width=8).build((2,), 2).items():
+        for name, p in module.named_parameters():
+            assert torch.equal(one["parameters"][player][name], p)
+            assert torch.equal(two["parameters"][player][name], p)
+    assert not any(t.any() for t in leaves(one["log"]))
+    one["parameters"]["energy"]["1.weight"].zero_()  # states share no memory with each other
+    assert two["parameters"]["energy"]["1.weight"].any()
+
+
+def test_in_place_is_the_same_update_with_the_diagnostics_summed():
+    step = toy_step()
+    state, pure = step.initial_state(seed=0), step.initial_state(seed=0)
+    addresses = [t.data_ptr() for t in leaves(state)]
+    advance, sums = plain(step), {}
+    for _ in range(3):
+        advance(state)
+        pure, info = step({key: value for key, value in pure.items() if key != "log"})
+        sums = {name: sums.get(name, 0) + value for name, value in info.items()}
+    assert [t.data_ptr() for t in leaves(state)] == addresses
+    for part in pure:
+        for a, b in zip(leaves(state[part]), leaves(pure[part]), strict=True):
+            assert torch.equal(a, b)
+    assert float(state["log"].pop(COUNT)) == 3
+    assert set(state["log"]) == set(sums)
+    for name, total in state["log"].items():
+        torch.testing.assert_close(total, sums[name])
+
+
+# -- compiled --------------------------------------------------------------------------------------------------------
+
+
+def test_compiled_is_plain(double):
+    """In float64 over 50 steps of EBM-BB, batch norm included. A compiler may add in another order, and each step
+    amplifies the difference; 1e-9 leaves room for that, while an error of any kind is many orders larger."""
+    step = toy_step(width=4, batch_size=8, lr_energy=1e-3, lr_generator=1e-3)
+    fast, slow = step.initial_state(seed=0), step.initial_state(seed=0)
+    advance_fast, advance_slow = compiled(step), plain(step)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="the step could not be")
+        for _ in range(50):
+            advance_fast(fast)
+    for _ in range(50):
+        advance_slow(slow)
+    for a, b in zip(leaves(fast), leaves(slow), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("fails", ["at once", "when called"])
+def test_without_a_compiler_the_step_runs_plain_with_one_warning(monkeypatch, fails):
+    def broken(function, **options):
+        if fails == "at once":
+            raise RuntimeError("no compiler here\nwith a long trace")
+
+        def call(state):
+            raise RuntimeError("no compiler here\nwith a long trace")
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", broken)
+    step = toy_step()
+    state, expected = step.initial_state(seed=0), step.initial_state(seed=0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        advance = compiled(step)
+        for _ in range(3):
+            advance(state)
+    messages = [str(w.message) for w in caught if "could not be compiled" in str(w.message)]
+    assert len(messages) == 1 and "no compiler here" in messages[0] and "trace" not in messages[0]
+    advance = plain(step)
+    for _ in range(3):
+        advance(expected)
+    assert all(torch.equal(a, b) for a, b in zip(leaves(state), leaves(expected), strict=True))
+
+
+def test_an_error_of_the_step_itself_is_not_swallowed(monkeypatch):
+    """Falling back does not help where the plain step fails too: its error comes through."""
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+
+    def broken(state):
+        raise KeyError("a bug")
+
+    with pytest.warns(match="could not be compiled"), pytest.raises(KeyError, match="a bug"):
+        compiled(broken)({"log": {}})
