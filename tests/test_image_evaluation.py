@@ -142,6 +142,7 @@ def test_evaluation_goes_on_without_the_inception_network(run, monkeypatch):
     assert json.loads((run.path / "metrics.json").read_text()) == figures
     assert {"anisotropy", "entropy", "energy", "samples"} <= set(figures["protocol"])
     assert picture_size(run.path / "samples.png") == (8 * 64, 8 * 64)
+    assert (run.path / "samples.png").read_bytes() == (run.path / "pictures/step_0000002.png").read_bytes()
     assert picture_size(run.path / "interpolations.png") == (10 * 64, 8 * 64)
     assert picture_size(run.path / "sorted_by_energy.png") == (880, 880)
     assert picture_size(run.path / "energy_histograms.png") == (880, 550)

@@ -103,6 +103,7 @@ def evaluate_command(
 ) -> None:
     """Write metrics.json and pictures into the run folder, and show the figures."""
     options: dict[str, Any] = {"root": data, "inception": inception, "fid_samples": fid_samples}
+    options["progress"] = sys.stderr.isatty()
     given = {key: value for key, value in options.items() if value is not None}
     figures = evaluate_run(run, checkpoint, device, **given)
     if as_json:

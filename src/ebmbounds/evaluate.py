@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ebmbounds import __version__, bounds, spectra
+from ebmbounds import __version__, bounds
 from ebmbounds.data.toy import Gaussians, Toy
 from ebmbounds.game import Network
 from ebmbounds.metrics import toy as metrics
+from ebmbounds.metrics.entropy import entropy_estimates
 from ebmbounds.model import Model
 from ebmbounds.noise import noise
 from ebmbounds.plots import density_picture
@@ -115,24 +116,13 @@ def bound_figures(model: Model, toy: Toy, lobpcg_steps: int) -> dict[str, Any]:
     energy = in_double(model.energy_network)
     d = model.latent_dim
     start = noise(4).normal(LATENTS, d).double()
+    probes = noise(5).normal(8 * LATENTS, d).double().reshape(8, LATENTS, d)
+    entropy = entropy_estimates(g, z, start, probes, lobpcg_steps)
     with torch.no_grad():
-        values = spectra.singular_values(g, z)
-        exact = bounds.base_entropy(d) + values.log().sum(1).mean()
-        by_s1 = bounds.base_entropy(d) + d * values[:, 0].log().mean()
-        few = bounds.entropy_lower_bound(g, z, lobpcg_steps, start)
-        probe = spectra.hutchinson_half_logdet(g, z, noise(5).normal(8 * LATENTS, d).double().reshape(8, LATENTS, d))
         data = toy.draw(noise(1), SAMPLES).double()
         x = g(z)
-        lower = bounds.lower_bound(energy(data), energy(x), exact)
-        figures = {
-            "entropy": {
-                "exact": float(exact),
-                "bound_exact_s1": float(by_s1),
-                "bound_few_steps": float(few),
-                "hutchinson": float(bounds.base_entropy(d) + probe.mean()),
-            },
-            "lower_bound": float(lower),
-        }
+        lower = bounds.lower_bound(energy(data), energy(x), torch.tensor(entropy["exact"], dtype=torch.float64))
+        figures: dict[str, Any] = {"entropy": entropy, "lower_bound": float(lower)}
         if d == 2:
             gap = bounds.score_gap(lambda x: energy(x).flatten(), g, z)
             diameter = float(torch.cdist(x[:1000], x[:1000]).max())

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch.utils import _pytree as pytree
 
 from ebmbounds.step import COUNT, Info, State
@@ -31,6 +30,15 @@ def plain(step: Callable[[State], tuple[State, Info]]) -> Advance:
 
 def compiled(step: Callable[[State], tuple[State, Info]]) -> Advance:
     """`plain(step)`, compiled whole. Where that fails, plain with one warning that says why."""
+    from torch._inductor.custom_graph_pass import CustomGraphPass  # here, since importing the compiler takes seconds
+
+    class MergeEqualNodes(CustomGraphPass):
+        def __call__(self, graph: fx.Graph) -> None:
+            merge_equal_nodes(graph)
+
+        def uuid(self) -> str:
+            return "ebmbounds.merge_equal_nodes.4"  # part of the key under which compiled steps are cached
+
     slow = plain(step)
     options: dict[str, Any] = {
         # Long chains of integer arithmetic (the noise) would be inlined into each other again and again; a low
@@ -90,29 +98,22 @@ def with_fallback(fast: Advance, slow: Advance, what: str) -> Advance:
     return advance
 
 
-class MergeEqualNodes(CustomGraphPass):
+def merge_equal_nodes(graph: fx.Graph) -> None:
     """Common-subexpression elimination: calls of the same pure operator with the same arguments become one."""
-
-    def __call__(self, graph: fx.Graph) -> None:
-        split_convolution_backward(graph)
-        seen: dict[Hashable, fx.Node] = {}
-        for node in list(graph.nodes):
-            if node.op != "call_function" or not is_pure(node.target):
-                continue
-            if node.target in (torch.ops.aten.detach.default, torch.ops.aten.alias.default):
-                node.replace_all_uses_with(node.args[0])
-                graph.erase_node(node)
-                continue
-            leaves, spec = pytree.tree_flatten((node.args, node.kwargs))
-            key = (node.target, str(spec), tuple((type(leaf).__name__, leaf) for leaf in leaves))
-            if key in seen:
-                node.replace_all_uses_with(seen[key])
-                graph.erase_node(node)
-            else:
-                seen[key] = node
-
-    def uuid(self) -> str:
-        return "ebmbounds.merge_equal_nodes.3"  # part of the key under which compiled steps are cached
+    split_convolution_backward(graph)
+    seen: dict[Hashable, fx.Node] = {}
+    for node in list(graph.nodes):
+        if node.op != "call_function" or not is_pure(node.target):
+            continue
+        leaves, spec = pytree.tree_flatten((node.args, node.kwargs))
+        key = (node.target, str(spec), tuple((type(leaf).__name__, leaf) for leaf in leaves))
+        if node.target in (torch.ops.aten.detach.default, torch.ops.aten.alias.default):
+            replacement = node.args[0]
+        else:
+            replacement = seen.setdefault(key, node)
+        if replacement is not node:
+            node.replace_all_uses_with(replacement)
+            graph.erase_node(node)
 
 
 def split_convolution_backward(graph: fx.Graph) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from rich.console import Console
 
 from ebmbounds.data.arrays import read_array
@@ -148,13 +149,8 @@ def evaluate_images(
                 seed=seed,
                 progress=progress,
             )
-            how["fid"] |= {
-                "protocol": f"{protocol}, reduced: a quick look that compares with no other score"
-                if reduced
-                else protocol,
-                "reference": f"{dataset} {fid.split}",
-                "seed": seed,
-            }
+            stated = f"{protocol}, reduced: compares with no other score" if reduced else protocol
+            how["fid"] |= {"protocol": stated, "reference": f"{dataset} {fid.split}", "seed": seed}
             results.add((figures, how))
 
     with results.part("anisotropy"):
@@ -163,11 +159,13 @@ def evaluate_images(
         steps = getattr(session.experiment.objective, "lobpcg_steps", 2)
         results.add(entropy_figures(model, min(latents, ENTROPY_LATENTS), steps, seed=seed))
 
-    energy, by_set = Results(progress), {"samples": energies}
+    energy = Results(progress)
+    by_set: dict[str, NDArray[np.float64]] = {}
     with energy.part("train"):
         by_set["train"] = image_energies(model, some(data.images.cpu().numpy(), ENERGIES, seed))
     with energy.part("test"):
         by_set["test"] = image_energies(model, some(test_images(), ENERGIES, seed))
+    by_set["samples"] = energies
     detected = Results(progress)
     for name in others:
         with detected.part(name):

@@ -161,15 +161,16 @@ def anisotropy_figures(model: Model, latents: int, *, seed: int = 0) -> Measured
 
 def entropy_figures(model: Model, latents: int, lobpcg_steps: int, *, seed: int = 0) -> Measured:
     """The generator's entropy in nats by every estimator, in double precision on the same latents."""
-    d = model.latent_dim
-    source = noise(seed, device=model.device)
-    figures = entropy_estimates(
-        in_double(model.generator_network),
-        source("entropy z").normal(latents, d).double(),
-        source("entropy start").normal(latents, d).double(),
-        source("entropy probes").normal(PROBES * latents, d).double().reshape(PROBES, latents, d),
-        lobpcg_steps,
-    )
+    source, d = noise(seed, device=model.device), model.latent_dim
+    z, start = (source(f"entropy {name}").normal(latents, d).double() for name in ("z", "start"))
+    probes = source("entropy probes").normal(latents, PROBES, d).double().transpose(0, 1)
+    g = in_double(model.generator_network)
+    few = max(1, at_once(model) // 128)  # the whole Jacobian at a latent takes what many images take
+    parts = [
+        (len(part), entropy_estimates(g, part, v, probe, lobpcg_steps))
+        for part, v, probe in zip(z.split(few), start.split(few), probes.split(few, 1), strict=True)
+    ]
+    figures = {name: sum(n * part[name] for n, part in parts) / latents for name in parts[0][1]}
     how = (
         f"H[p_g] in nats on the generator's manifold at {latents} latents (seed {seed}), the same for every estimator; "
         f"bound_few_steps: {lobpcg_steps} LOBPCG steps; hutchinson: {PROBES} probes a latent"

@@ -16,7 +16,7 @@ from ebmbounds.errors import BadInput
 from ebmbounds.execution import Advance, captured, compiled, plain
 from ebmbounds.experiments import Experiment, experiment, from_config
 from ebmbounds.model import Model
-from ebmbounds.run import Run
+from ebmbounds.run import Run, flatten
 from ebmbounds.step import State, Step
 from ebmbounds.trainer import Trainer
 
@@ -55,8 +55,8 @@ def train(
         device, data = config["device"] if device == "auto" else device, data or config["data_root"]
         device = resolve_device(device)
         session = Session.build(spec, seed, device, data)
-        state, notes = folder.load(device=device)
-        session.check(state, folder)
+        loaded, notes = folder.load(device=device)
+        state = session.restored(loaded, folder, seed, device)
         folder.rewind_log(int(state["step"]))
         best = float(notes["best"])
     else:
@@ -110,13 +110,15 @@ class Session:
         data = training_data(spec.dataset, spec.data, root, device)
         return cls(spec, build_step(spec, data, seed, device))
 
-    def check(self, state: State, run: Run) -> None:
-        """That a loaded state fits these networks."""
-        for kind in ("parameters", "buffers"):
-            mine = {(p, k): t.shape for p, table in self.step.initial[kind].items() for k, t in table.items()}
-            theirs = {(p, k): t.shape for p, table in state.get(kind, {}).items() for k, t in table.items()}
-            if mine != theirs:
-                raise BadInput(f"{run.checkpoint()} does not fit the networks that {run.path}/config.json describes.")
+    def restored(self, loaded: State, run: Run, seed: int, device: str) -> State:
+        """A loaded state in the memory layout of a fresh one, checked against these networks."""
+        state = self.step.initial_state(seed, device)
+        mine, theirs = flatten(state), flatten(loaded)
+        if {k: t.shape for k, t in mine.items()} != {k: t.shape for k, t in theirs.items()}:
+            raise BadInput(f"{run.checkpoint()} does not fit the settings in {run.path}/config.json.")
+        for name, tensor in mine.items():
+            tensor.copy_(theirs[name])
+        return state
 
 
 def build_step(spec: Experiment, data: Data, seed: int, device: str) -> Step:
@@ -144,9 +146,7 @@ def load(
     config = folder.config
     session = Session.build(experiment_of(config), config["seed"], device, data or config["data_root"])
     state, _ = folder.load(checkpoint, device)
-    session.check(state, folder)
-    state["buffers"] = {name: state.get("buffers", {}).get(name, {}) for name in session.step.skeletons}
-    return session, Model.of(session.step, state)
+    return session, Model.of(session.step, session.restored(state, folder, config["seed"], device))
 
 
 def default_folder(spec: Experiment, seed: int) -> Path:

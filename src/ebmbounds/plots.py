@@ -40,8 +40,8 @@ def density_picture(
     axes[2].set_title("log-density of the energy (T = 1, top 15 nats)")
     figure.colorbar(image, ax=axes[2], label="nats", shrink=0.8)
     density = np.exp(log_density)
-    image = axes[3].imshow(density, cmap="magma", vmax=float(np.quantile(density, 0.999)), **style)
-    axes[3].set_title("density of the energy (T = 1)")
+    image = axes[3].imshow(density, cmap="magma", vmax=float(toy.log_density(data).quantile(0.9).exp()), **style)
+    axes[3].set_title("density of the energy (T = 1, up to the data's peak)")
     figure.colorbar(image, ax=axes[3], label="per unit area", shrink=0.8)
     span = float(data.abs().max()) * 1.15
     for axis in axes:

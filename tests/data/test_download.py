@@ -47,9 +47,7 @@ class Handler(BaseHTTPRequestHandler):
         wanted = self.headers.get("Range")
         self.server.requests.append((self.path, wanted))
         content = self.server.files.get(self.path)
-        start = (
-            int(wanted.removeprefix("bytes=").removesuffix("-")) if wanted and self.server.knows_ranges else 0
-        )
+        start = int(wanted.removeprefix("bytes=").removesuffix("-")) if wanted and self.server.knows_ranges else 0
         if content is None or (start and start >= len(content)):
             self.send_error(404 if content is None else 416)
             return
@@ -133,9 +131,7 @@ def test_offline_it_says_what_to_put_where(tmp_path, monkeypatch):
     remote = Remote("sub/file", sha256(CONTENT), ("http://127.0.0.1:9/file",))
     with pytest.raises(BadInput) as caught:
         fetch_remote(remote, tmp_path)
-    assert remote.addresses[0] in str(caught.value) and f"put it at {tmp_path / 'sub/file'}" in str(
-        caught.value
-    )
+    assert remote.addresses[0] in str(caught.value) and f"put it at {tmp_path / 'sub/file'}" in str(caught.value)
     assert everything(tmp_path) == []
 
 
@@ -219,9 +215,7 @@ def test_fetch_brings_only_what_is_missing(published, tmp_path, server, monkeypa
     remotes = []
     for remote in known.remotes:
         server.files["/" + remote.path] = content = (published / remote.path).read_bytes()
-        remotes.append(
-            replace(remote, sha256=sha256(content), addresses=(server.address("/" + remote.path),))
-        )
+        remotes.append(replace(remote, sha256=sha256(content), addresses=(server.address("/" + remote.path),)))
     monkeypatch.setitem(catalog.IMAGE_SETS, "fashionmnist", replace(known, remotes=tuple(remotes)))
     root = tmp_path / "fresh"
     held = registry.fetch("fashionmnist", root)

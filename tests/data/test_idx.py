@@ -20,9 +20,7 @@ def idx(*shape: int, body: bytes = b"", magic: bytes = b"") -> bytes:
 GOOD = idx(2, 3, 4, body=IMAGES.tobytes())
 
 
-@pytest.mark.parametrize(
-    "name, content", [("plain", GOOD), ("a.gz", gzip.compress(GOOD)), ("unpacked.gz", GOOD)]
-)
+@pytest.mark.parametrize("name, content", [("plain", GOOD), ("a.gz", gzip.compress(GOOD)), ("unpacked.gz", GOOD)])
 def test_reads_plain_and_gzipped_whatever_the_name(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
     values = read_idx(tmp_path / name, 3)
@@ -86,12 +84,8 @@ def test_what_cannot_be_opened_is_named(tmp_path):
 def test_any_bytes_give_an_array_or_a_sentence(tmp_path_factory, data):
     path = tmp_path_factory.getbasetemp() / "fuzz.idx"
     ndim = data.draw(st.integers(1, 3))
-    shape = data.draw(
-        st.lists(st.one_of(st.integers(0, 4), st.integers(0, 2**32 - 1)), min_size=ndim, max_size=ndim)
-    )
-    content = data.draw(
-        st.one_of(st.binary(), st.binary(max_size=70).map(lambda body: idx(*shape, body=body)))
-    )
+    shape = data.draw(st.lists(st.one_of(st.integers(0, 4), st.integers(0, 2**32 - 1)), min_size=ndim, max_size=ndim))
+    content = data.draw(st.one_of(st.binary(), st.binary(max_size=70).map(lambda body: idx(*shape, body=body))))
     path.write_bytes(data.draw(st.sampled_from([bytes, gzip.compress]))(content))
     try:
         assert read_idx(path, ndim).tobytes() == content[4 + 4 * ndim :]

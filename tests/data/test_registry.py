@@ -26,11 +26,7 @@ def test_every_set_keeps_its_promises(published, name, split):
     else:
         assert found.labels is None
     held = describe(name, root)
-    assert (
-        held.present
-        and not held.missing
-        and all(path.stat().st_size == size for path, size in held.present.items())
-    )
+    assert held.present and not held.missing and all(path.stat().st_size == size for path, size in held.present.items())
 
 
 @pytest.mark.parametrize("name", [*FILED, "animeface"])
@@ -46,11 +42,7 @@ def test_the_parts_of_cifar10_come_in_order(published):
     batch = published / "cifar-10-batches-py/data_batch_3"
     batch.write_bytes(pickle.dumps({"data": np.full((2, 3072), 7, np.uint8), "labels": [4, 4]}, 2))
     train = load_images("cifar10", "train", published)
-    assert (
-        len(train.images) == 34
-        and (train.images[16:18] == 7).all()
-        and train.labels[16:18].tolist() == [4, 4]
-    )
+    assert len(train.images) == 34 and (train.images[16:18] == 7).all() and train.labels[16:18].tolist() == [4, 4]
 
 
 @pytest.mark.parametrize(
@@ -142,9 +134,7 @@ def test_fetch_says_where_to_put_what_it_cannot_get(tmp_path, name):
 def test_the_table_of_addresses_is_whole(name):
     known = IMAGE_SETS[name]
     wanted = {file for groups in known.files.values() for group in groups for file in group}
-    given = {
-        file for remote in known.remotes for file in remote.members or (remote.path.removesuffix(".gz"),)
-    }
+    given = {file for remote in known.remotes for file in remote.members or (remote.path.removesuffix(".gz"),)}
     assert given == wanted
     for remote in known.remotes:
         assert len(bytes.fromhex(remote.sha256)) == 32

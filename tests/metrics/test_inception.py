@@ -59,9 +59,7 @@ def naive_resize(image: np.ndarray, size: int) -> np.ndarray:
     return out
 
 
-@pytest.mark.parametrize(
-    ("height", "width", "size"), [(8, 8, 30), (5, 9, 13), (20, 31, 7), (6, 6, 6), (1, 1, 4)]
-)
+@pytest.mark.parametrize(("height", "width", "size"), [(8, 8, 30), (5, 9, 13), (20, 31, 7), (6, 6, 6), (1, 1, 4)])
 def test_resize_is_that_of_the_naive_loop(height, width, size):
     images = np.random.default_rng(0).uniform(0, 255, (2, 3, height, width))
     found = tf_resize(torch.from_numpy(images), size).numpy()
@@ -102,9 +100,7 @@ def test_a_file_with_a_classifier(standin):
     with torch.no_grad():
         expected = module.layers((tf_resize(torch.from_numpy(images).float()) - 128) / 128).flatten(1)
     np.testing.assert_allclose(found, expected, atol=1e-6)
-    np.testing.assert_allclose(
-        logits(found, loaded), found @ module.output.weight.detach().numpy().T, atol=1e-5
-    )
+    np.testing.assert_allclose(logits(found, loaded), found @ module.output.weight.detach().numpy().T, atol=1e-5)
 
 
 def test_gray_images_count_as_colour(standin):

@@ -19,9 +19,7 @@ from ebmbounds.metrics.modes import (
     mode_counts,
 )
 
-needs_data = pytest.mark.skipif(
-    "EBMBOUNDS_DATA" not in os.environ, reason="EBMBOUNDS_DATA names no data folder"
-)
+needs_data = pytest.mark.skipif("EBMBOUNDS_DATA" not in os.environ, reason="EBMBOUNDS_DATA names no data folder")
 
 DIGITS = np.array([5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949])
 """How often each digit occurs in MNIST's training set."""

@@ -14,6 +14,7 @@ import numpy as np
 import pooch
 import torch
 from numpy.typing import ArrayLike, NDArray
+from rich.console import Console
 from rich.progress import track
 from torch import Tensor, nn
 
@@ -125,7 +126,11 @@ def features(
     # TF32 would cost the third digit of a feature, and the agreement of GPU and CPU.
     with torch.backends.cudnn.flags(enabled=True, benchmark=False, allow_tf32=False):
         for start in track(
-            range(0, len(pixels), batch_size), "Inception features", disable=not progress, transient=True
+            range(0, len(pixels), batch_size),
+            "Inception features",
+            console=Console(stderr=True),
+            disable=not progress,
+            transient=True,
         ):
             batch = pixels[start : start + batch_size].to(device).float().expand(-1, 3, -1, -1)
             scaled = (tf_resize(batch) - 128) / 128

@@ -68,7 +68,13 @@ def classify_digits(
         )
     network = (network or load_digit_network()).to(device)
     digits = pixels.flatten(0, 1).unsqueeze(1)
-    batches = track(digits.split(batch_size), "reading digits", disable=not progress, transient=True)
+    batches = track(
+        digits.split(batch_size),
+        "reading digits",
+        console=Console(stderr=True),
+        disable=not progress,
+        transient=True,
+    )
     labels = [network(_scaled(batch.to(device))).argmax(1).cpu() for batch in batches]
     return torch.cat(labels).unflatten(0, pixels.shape[:2]).numpy()
 

@@ -1,6 +1,7 @@
 """The DCGAN pair of the appendix for 32x32 images."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from torch import nn
 
@@ -8,13 +9,13 @@ from ebmbounds.errors import BadInput
 from ebmbounds.networks.activations import LeakyReLU, ReLU
 from ebmbounds.networks.layout import FlattenPixels, PaddedConv2d, UnflattenPixels
 from ebmbounds.networks.mlp import check_width
-from ebmbounds.settings import Count
+from ebmbounds.settings import Range
 
 
 @dataclass(frozen=True)
 class DCGAN:
-    channels: Count = 512
-    """Of the deepest layer; the appendix has 512."""
+    channels: Annotated[int, Range(8)] = 512
+    """Of the deepest layer, halved three times; the appendix has 512."""
 
     def build(self, data_shape: tuple[int, ...], latent_dim: int) -> dict[str, nn.Module]:
         if len(data_shape) != 3 or data_shape[1:] != (32, 32):

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Annotated
 
 from torch import Tensor, nn
 
@@ -9,13 +10,13 @@ from ebmbounds.errors import BadInput
 from ebmbounds.networks.activations import LeakyReLU, ReLU
 from ebmbounds.networks.layout import PaddedConv2d, UnflattenPixels
 from ebmbounds.networks.mlp import check_width
-from ebmbounds.settings import Count
+from ebmbounds.settings import Range
 
 
 @dataclass(frozen=True)
 class ResNet:
-    channels: Count = 1024
-    """Of the deepest layer; the appendix has 1024."""
+    channels: Annotated[int, Range(16)] = 1024
+    """Of the deepest layer, halved four times; the appendix has 1024."""
     energy_batch_norm: bool = False
     """The appendix's table has batch norm in the energy; its text finds training more stable without."""
 
