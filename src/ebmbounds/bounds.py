@@ -108,11 +108,13 @@ def hinge(penalty: Tensor, margin: float) -> Tensor:
     return torch.relu(penalty - margin)
 
 
-def upper_bound(lower: Tensor, gap: Tensor, M: float, m: float = 0.0) -> Tensor:
+def upper_bound(lower: Tensor, gap: Tensor, M: float, m: float = 0.0, root: bool = False) -> Tensor:
     """L <= lower + M (E|grad_x log f|^2 + m) (Eq. 15, p = 2), from `lower_bound` with exact entropy and `score_gap`.
 
     Theorem 1 gives the constants on a bounded convex support: M its diameter, m = sup - inf of |grad log f|^2, where
-    E|grad log f|^2 + m >= 1 (else the square root of Eq. 13 is the bound). Where p(x) satisfies a log-Sobolev
-    inequality, as a Gaussian does, M = lambda_max(Cov) / 2 and m = 0 hold without either condition.
+    E|grad log f|^2 + m >= 1 (Eq. 14). `root` takes the bracket's square root, as Eq. 13 does, which needs no such
+    condition and is then the tighter one. Where p(x) satisfies a log-Sobolev inequality, as a Gaussian does,
+    M = lambda_max(Cov) / 2 and m = 0 hold without either.
     """
-    return lower + M * (gap.mean() + m)
+    bracket = gap.mean() + m
+    return lower + M * (bracket.sqrt() if root else bracket)

@@ -78,7 +78,7 @@ def evaluate_toy(run: Run, model: Model, toy: Toy, objective: Any) -> dict[str, 
         "the data's 1% quantile",
         "entropy": f"at {LATENTS} latents (seed 3), the same for every estimator; few_steps: the run's lobpcg_steps",
         "lower_bound": "Eq. 4 with exact entropy, a bound where latent_dim = data dimension",
-        "upper_bound": "Eq. 15, p = 2, exact entropy and score; M the diameter of the samples and m = sup - inf of "
+        "upper_bound": "Eq. 13, p = 2, exact entropy and score; M the diameter of the samples and m = sup - inf of "
         "|grad log f|^2 over them: measured constants, not guaranteed ones",
     }
     return figures
@@ -127,7 +127,7 @@ def bound_figures(model: Model, toy: Toy, lobpcg_steps: int) -> dict[str, Any]:
             gap = bounds.score_gap(lambda x: energy(x).flatten(), g, z)
             diameter = float(torch.cdist(x[:1000], x[:1000]).max())
             spread = float(gap.max() - gap.min())
-            figures["upper_bound"] = float(bounds.upper_bound(lower, gap, diameter, spread))
+            figures["upper_bound"] = float(bounds.upper_bound(lower, gap, diameter, spread, root=True))
             figures["upper_bound_constants"] = {
                 "M": diameter,
                 "m": spread,
