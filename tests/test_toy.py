@@ -1,6 +1,7 @@
 """Toy data: densities that integrate to 1, samples that follow them; and how models on them are judged."""
 
 import math
+from functools import cache
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ from scipy import stats
 from sklearn.datasets import make_moons, make_swiss_roll
 from torch import Tensor
 
-from ebmbounds.data.toy import TOYS, Toy
+from ebmbounds.data.toy import TOYS, Gaussians, Toy
 from ebmbounds.metrics.toy import best_temperature, good_samples, grid_energies, modes_found, normalise
 from ebmbounds.noise import noise
 
@@ -16,6 +17,7 @@ ALL = pytest.mark.parametrize("toy", TOYS.values(), ids=TOYS.keys())
 MIXTURES = pytest.mark.parametrize("name", ["25gaussians", "8gaussians"])
 
 
+@cache
 def grid_log_density(toy: Toy) -> tuple[Tensor, float]:
     """(resolution, resolution) in double precision, and the area of a cell."""
     points, area = toy.grid(torch.float64)
@@ -40,20 +42,20 @@ def test_the_density_integrates_to_one(toy):
 @ALL
 def test_the_density_integrates_to_one_on_another_grid(toy):
     """A grid that shares no points or cells with the package's own."""
-    n = 1501
+    n = 1501 if isinstance(toy, Gaussians) else 301
     side = torch.linspace(-toy.extent, toy.extent, n + 1, dtype=torch.float64)[:-1] + toy.extent / n
     points = torch.cartesian_prod(side, side)
     mass = sum(float(toy.log_density(part).exp().sum()) for part in points.split(50_000))
     # The edges of the checkerboard cut through cells: an error of a cell's width along them.
-    tolerance = 5e-3 if toy.name == "checkerboard" else 1e-6
+    tolerance = 2e-2 if toy.name == "checkerboard" else 1e-6
     assert mass * (2 * toy.extent / n) ** 2 == pytest.approx(1, abs=tolerance)
 
 
 @ALL
 def test_the_entropy_is_that_of_samples(toy, double):
-    log_p = toy.log_density(toy.draw(noise(0), 20_000))
+    log_p = toy.log_density(toy.draw(noise(0), 10_000))
     assert log_p.isfinite().all()
-    error = float(log_p.std()) / 20_000**0.5
+    error = float(log_p.std()) / 10_000**0.5
     assert toy.entropy() == pytest.approx(float(-log_p.mean()), abs=4 * error + 1e-6)
 
 

@@ -189,6 +189,8 @@ def execution(step: Step, choice: str, device: str) -> Advance:
         return plain(step)
     if device.startswith("cuda"):
         return captured(step)
+    if choice == "auto" and len(step.data.shape) > 1:
+        return plain(step)  # on a CPU convolutions take most of the time, and compiling them many minutes
     compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
     if not compiler:
         warnings.warn("no C++ compiler was found: the step runs plain, several times slower.", stacklevel=2)

@@ -39,7 +39,7 @@ class Schedule:
     watch_entropy: Whole = 0
     """On images, latents at which every entropy estimator is taken at every checkpoint; 0 takes none."""
     compile: Literal["auto", "on", "off"] = "auto"
-    """auto compiles where a compiler is present."""
+    """auto compiles on a GPU, and on a CPU with a compiler for data without image shape."""
     precision: Literal["fp32", "tf32", "bf16"] = "fp32"
     deterministic: bool | None = None
     """Bit-for-bit repeatable; by default on a CPU only."""
