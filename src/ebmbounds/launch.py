@@ -55,10 +55,12 @@ def train(
         device, data = config["device"] if device == "auto" else device, data or config["data_root"]
         device = resolve_device(device)
         session = Session.build(spec, seed, device, data)
-        loaded, notes = folder.load(device=device)
-        state = session.restored(loaded, folder, seed, device)
+        if folder.checkpoint().exists():
+            loaded, notes = folder.load(device=device)
+            state, best = session.restored(loaded, folder, seed, device), float(notes["best"])
+        else:  # it ended before its first checkpoint
+            state, best = session.step.initial_state(seed, device), float("inf")
         folder.rewind_log(int(state["step"]))
-        best = float(notes["best"])
     else:
         spec = experiment(name, overrides)
         device = resolve_device(device)

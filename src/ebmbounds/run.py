@@ -85,12 +85,8 @@ class Run:
 
     def save(self, state: State, name: str = "last", **notes: Any) -> None:
         tensors = {key: t.detach().contiguous().cpu() for key, t in flatten(state).items()}
-        metadata = {
-            "format": FORMAT,
-            "version": __version__,
-            "digest": digest(tensors),
-            "notes": json.dumps(notes),
-        }
+        text = json.dumps(notes)
+        metadata = {"format": FORMAT, "version": __version__, "digest": digest(tensors, text), "notes": text}
         write_atomically(self.checkpoint(name), save(tensors, metadata))
 
     def load(self, name: str = "last", device: torch.device | str = "cpu") -> tuple[State, dict[str, Any]]:
@@ -108,7 +104,7 @@ class Run:
             raise BadInput(
                 f"{path} is no checkpoint of this program (format {metadata.get('format')!r}, not {FORMAT!r})."
             )
-        if metadata.get("digest") != digest(tensors):
+        if metadata.get("digest") != digest(tensors, metadata.get("notes", "")):
             raise BadInput(f"{path} is damaged (its checksum does not match): restore it from a copy.")
         return unflatten({key: t.to(device) for key, t in tensors.items()}), json.loads(metadata["notes"])
 
@@ -132,8 +128,8 @@ def unflatten(flat: dict[str, Tensor]) -> State:
     return state
 
 
-def digest(tensors: dict[str, Tensor]) -> str:
-    sha = hashlib.sha256()
+def digest(tensors: dict[str, Tensor], notes: str) -> str:
+    sha = hashlib.sha256(notes.encode())
     for key in sorted(tensors):
         sha.update(f"{key} {tensors[key].dtype} {tuple(tensors[key].shape)}".encode())
         sha.update(tensors[key].reshape(-1).view(torch.uint8).numpy().data)

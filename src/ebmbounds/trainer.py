@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from ebmbounds.run import Run
+from ebmbounds.run import Run, flatten
 from ebmbounds.step import COUNT, State
 
 Figures = dict[str, float]
@@ -42,6 +42,7 @@ class Trainer:
     def train(self, state: State, best: float = math.inf) -> int | None:
         """Run to the end, or until SIGINT or SIGTERM, whose number is then returned. The state is saved in any case."""
         step = int(state["step"])
+        saved = step if self.run.checkpoint().exists() else None
         events = event_writer(self.run)
         with interruptions() as interrupted, self.bar(step) as bar:
             mark, since = time.perf_counter(), step
@@ -56,15 +57,19 @@ class Trainer:
                     now = time.perf_counter()
                     record = {"step": step, "ms": 1e3 * (now - mark) / (step - since), **record}
                     mark, since = now, step
+                    figures: Figures = {}
                     if saves:
+                        self.check_state(state)
                         figures = self.watch(state)
-                        record |= figures
+                    record |= figures
+                    self.run.log(record)  # before the checkpoint: a run killed between the two logs this step anew
+                    if saves:
                         best = self.save(state, figures, best)
-                        mark = time.perf_counter()
-                    self.run.log(record)
+                        mark, saved = time.perf_counter(), step
                     events(record)
                     bar(record)
-            if step % self.checkpoint_every and step < self.steps:
+            if saved != step:
+                self.check_state(state)
                 self.run.save(state, best=best)
             return interrupted()
 
@@ -80,10 +85,19 @@ class Trainer:
     def check(self, record: Figures, step: int) -> None:
         for name, value in record.items():
             if not math.isfinite(value) or abs(value) > DIVERGED:
-                raise Diverged(
-                    f"training diverged: {name} = {value:g} before step {step}. The last good checkpoint is kept in "
-                    f"{self.run.checkpoint()}; lower lr_energy and lr_generator, or raise penalty_weight."
-                )
+                raise self.diverged(f"{name} = {value:g} before step {step}")
+
+    def check_state(self, state: State) -> None:
+        """What is saved must be finite too: the figures are from before the last update."""
+        for name, tensor in flatten(state).items():
+            if not tensor.isfinite().all():
+                raise self.diverged(f"{name} is not finite at step {int(state['step'])}")
+
+    def diverged(self, what: str) -> Diverged:
+        return Diverged(
+            f"training diverged: {what}. The last good checkpoint is kept in {self.run.checkpoint()}; "
+            "lower lr_energy and lr_generator, or raise penalty_weight."
+        )
 
     def save(self, state: State, figures: Figures, best: float) -> float:
         """Write `last`, and `best` where the named figure is lower than ever."""

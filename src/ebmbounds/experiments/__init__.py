@@ -146,9 +146,12 @@ def from_config(config: dict[str, Any]) -> Experiment:
     """The experiment that a run folder's config.json describes."""
     try:
         values = dict(config)
-        dataset, name, variant, source = (values.pop(key) for key in ("dataset", "method", "variant", "source"))
+        heads = [values.pop(key) for key in ("dataset", "method", "variant", "source")]
+        if not all(isinstance(head, str) for head in heads):
+            raise TypeError
     except (KeyError, TypeError, ValueError):
         raise BadInput("config.json does not describe a run of this program.") from None
+    dataset, name, variant, source = heads
     return _assembled(dataset, name, variant, source, values)
 
 
