@@ -65,6 +65,7 @@ class Classifier(Objective):
 
 def main(folder: str | Path = "runs/own", steps: int = 1000, progress: bool = True) -> Model:
     torch.manual_seed(0)
+    torch.set_num_threads(1)  # fastest for networks this small
     generator = nn.Sequential(nn.Linear(2, 64), nn.SiLU(), nn.Linear(64, 64), nn.SiLU(), nn.Linear(64, 2))
     players = {"energy": Energy(), "generator": generator}
     optimizer = Optimizer(lr_energy=1e-3, lr_generator=1e-3, beta2=0.99, batch_size=128, latent_dim=2)

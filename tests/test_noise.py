@@ -1,7 +1,5 @@
 """Counter-based noise: against an independent reference, as distributions, and as a function of its counters."""
 
-import dataclasses
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -130,7 +128,7 @@ def test_integers_reach_both_ends_of_a_large_range():
 def test_rows_of_one_process_are_a_part_of_the_whole(first, rows, kind):
     """So N processes, each with its rows, draw what one would draw alone."""
     whole = noise(3, step=17)("z")
-    part = dataclasses.replace(whole, first_row=first)
+    part = Noise(whole.seed, whole.step, whole.stream, first_row=first)
 
     def draw(source: Noise, n: int) -> torch.Tensor:
         return source.integers(10, n, 3) if kind == "integers" else getattr(source, kind)(n, 3)

@@ -31,14 +31,14 @@ def random_generator(kind: str, d: int) -> nn.Module:
     return nn.Sequential(*layers).double().eval()
 
 
-def tame_generator(kind: str, d: int) -> nn.Module:
-    """Isometric layers between LeakyReLUs: cond(J) is at most 1 / 0.6^2 < 3."""
+def tame_generator(kind: str, d: int, slope: float = 0.6) -> nn.Module:
+    """Isometric layers between LeakyReLUs: cond(J) is at most 1 / slope^2, below 3 for 0.6."""
     if kind == "mlp":
         first, second, last = nn.Linear(d, d + 20), nn.Linear(d + 20, d + 30), nn.Linear(d + 30, d + 40)
-        layers = [first, nn.LeakyReLU(0.6), second, nn.LeakyReLU(0.6), last]
+        layers = [first, nn.LeakyReLU(slope), second, nn.LeakyReLU(slope), last]
     else:
         first, second, last = nn.Linear(d, 128), nn.ConvTranspose2d(8, 4, 2, 2), nn.Conv2d(4, 5, 1)
-        layers = [first, nn.LeakyReLU(0.6), nn.Unflatten(1, (8, 4, 4)), second, nn.LeakyReLU(0.6), last]
+        layers = [first, nn.LeakyReLU(slope), nn.Unflatten(1, (8, 4, 4)), second, nn.LeakyReLU(slope), last]
     for layer in (first, second, last):
         nn.init.orthogonal_(layer.weight)  # a stride as long as the kernel keeps rows of the convolution apart
     return nn.Sequential(*layers).double()
@@ -107,16 +107,68 @@ def test_never_below_and_never_rising(kind, d, seed):
         assert (more <= fewer + SLACK).all()
 
 
-@settings(max_examples=20)
-@given(kinds, st.integers(1, 128), seeds)
-def test_converges_on_tame_generators(kind, d, seed):
-    torch.manual_seed(seed)
-    g, z = tame_generator(kind, d), latents(2, d, seed)
-    values = spectra.singular_values(g, z)
-    assert (values[:, -1] <= 3 * values[:, 0]).all()
-    s, _ = spectra.smallest_singular_value(g, z, 60, latents(2, d, seed + 1))
+def errors_after_60_steps(g, d: int, n: int, seed: int, worst_condition: float) -> Tensor:
+    """Relative errors (n,) of the estimate."""
+    z = latents(n, d, seed)
+    with torch.no_grad():
+        values = spectra.singular_values(g, z)
+        assert (values[:, -1] <= worst_condition * values[:, 0]).all()
+        s, _ = spectra.smallest_singular_value(g, z, 60, latents(n, d, seed + 1))
     assert (s >= values[:, 0] - SLACK).all()
-    assert (s <= (1 + 1e-3) * values[:, 0]).all()
+    return s / values[:, 0] - 1
+
+
+@settings(max_examples=10)
+@given(kinds, st.integers(1, 32), seeds)
+def test_converges_where_the_condition_is_at_most_3(kind, d, seed):
+    torch.manual_seed(seed)
+    assert errors_after_60_steps(tame_generator(kind, d), d, 8, seed, 3.0).max() <= 1e-3
+
+
+@settings(max_examples=10)
+@given(kinds, st.integers(33, 128), seeds)
+def test_converges_on_average_in_high_dimension(kind, d, seed):
+    """Over the latents, as Eq. 11 takes it. One sample in ten or so has a start nearly orthogonal to its direction, and
+    with 60 products none of the methods that a start and J'J generate (Lanczos' is the best of them) comes closer there
+    than a few parts in a thousand: see the next test."""
+    torch.manual_seed(seed)
+    errors = errors_after_60_steps(tame_generator(kind, d), d, 32, seed, 3.0)
+    assert errors.mean() <= 1e-3 and errors.max() <= 1e-2
+
+
+@settings(max_examples=5)
+@given(kinds, st.integers(33, 128), seeds)
+def test_converges_in_high_dimension_near_isometries(kind, d, seed):
+    torch.manual_seed(seed)
+    assert errors_after_60_steps(tame_generator(kind, d, slope=0.9), d, 16, seed, 1.3).max() <= 1e-3
+
+
+def krylov_minimum(J: Tensor, start: Tensor, steps: int) -> Tensor:
+    """The smallest |J v| over unit vectors v in the span of start, J'J start, ..., (J'J)^steps start."""
+    basis = [start / start.norm()]
+    for _ in range(steps):
+        w = J.T @ (J @ basis[-1])
+        for _ in range(2):
+            for q in basis:
+                w = w - (w @ q) * q
+        basis.append(w / w.norm())
+    return torch.linalg.svdvals(J @ torch.stack(basis, 1))[-1]
+
+
+@pytest.mark.parametrize("steps", [1, 2, 5, 20, 60])
+def test_close_to_the_best_that_the_same_products_allow(steps):
+    """LOBPCG keeps three vectors where Lanczos keeps all: never better, equal for two steps, and not far off."""
+    torch.manual_seed(4)
+    d = 96
+    g, z, start = tame_generator("mlp", d), latents(4, d, 4), latents(4, d, 5)
+    J = spectra.jacobian(g, z).detach()
+    best = torch.stack([krylov_minimum(J[i], start[i], steps) for i in range(4)])
+    s, _ = spectra.smallest_singular_value(g, z, steps, start)
+    assert (s >= best - SLACK).all() and (s <= 1.02 * best).all()
+    if steps <= 2:
+        torch.testing.assert_close(s, best, rtol=1e-9, atol=0)
+    if steps == 60:  # even the best has not converged to 1e-3 everywhere
+        assert (best / torch.linalg.svdvals(J)[:, -1]).max() > 1 + 1e-3
 
 
 def test_more_steps_than_dimensions_reach_the_value_itself():
