@@ -24,9 +24,12 @@ class Model:
     def of(cls, step: Step, state: State) -> "Model":
         """The pair of a training state; its moving average where the run keeps one."""
         parameters = state["average"] if "average" in state else state["parameters"]
-        game = step.game(parameters, state["buffers"], state["buffers"])
+        # In full precision whatever the run trained in: in bf16 energies of a thousand would come in steps of eight.
+        energy, generator = (
+            Network(step.skeletons[name], parameters[name], state["buffers"][name]) for name in ("energy", "generator")
+        )
         device = state["step"].device
-        return cls(game.energy, game.generator, step.optimizer.latent_dim, tuple(step.data.shape), device)
+        return cls(energy, generator, step.optimizer.latent_dim, tuple(step.data.shape), device)
 
     def energy(self, x: Tensor) -> Tensor:
         return self.energy_network.frozen(x).flatten()
