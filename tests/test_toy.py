@@ -209,6 +209,7 @@ def test_a_mode_needs_half_a_percent_within_four_sigma(name):
         edge = centres + distance * toy.sigma * torch.tensor([0.6, 0.8])
         assert bool(good_samples(edge, toy, edge).all()) == good
         assert bool(good_samples(edge, toy, edge).any()) == good
+        assert modes_found(edge, toy) == (len(centres) if good else 0)
 
 
 @pytest.mark.parametrize("name", ["swissroll", "moons", "checkerboard", "pinwheel"])
