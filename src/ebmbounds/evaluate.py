@@ -71,7 +71,8 @@ def evaluate_toy(run: Run, model: Model, toy: Toy, objective: Any) -> dict[str, 
     figures["protocol"] = {
         "nll": "energy normalised by the midpoint rule on a "
         f"{toy.resolution}^2 grid over [-{toy.extent:g}, {toy.extent:g}]^2; "
-        f"mean over {SAMPLES} fresh data points (seed 1); border_mass is the share in the outer twentieth of the box",
+        f"mean over {SAMPLES} fresh data points (seed 1); border_mass is the share in a ring, "
+        "a fortieth of the box on each side",
         "data_entropy": "of the known density, by quadrature",
         "modes": f"modes with at least 0.5% of {SAMPLES} samples (seed 0) within 4 sigma",
         "good_fraction": f"of {SAMPLES} samples: within 4 sigma of a mode, or true log-density above "

@@ -1,6 +1,7 @@
 """From an experiment to a trained run, and from a run folder back to its model."""
 
 import functools
+import math
 import os
 import shutil
 import warnings
@@ -52,7 +53,7 @@ def train(
                 "resume it without overrides (only steps may change), or start a new run."
             )
         spec, seed = asked, config["seed"]
-        device, data = config["device"] if device == "auto" else device, data or config["data_root"]
+        device, data = config.get("device", "auto") if device == "auto" else device, data or config.get("data_root")
         device = resolve_device(device)
         session = Session.build(spec, seed, device, data)
         if folder.checkpoint().exists():
@@ -112,6 +113,16 @@ class Session:
         data = training_data(spec.dataset, spec.data, root, device)
         return cls(spec, build_step(spec, data, seed, device))
 
+    def checked(self, loaded: State, run: Run) -> State:
+        """A loaded state whose networks fit these; tables without entries, which no file holds, are restored."""
+        state = loaded | {kind: loaded.get(kind, {}) for kind in self.step.initial}
+        for kind, tables in self.step.initial.items():
+            for player, table in tables.items():
+                theirs = state[kind].setdefault(player, {})
+                if {k: t.shape for k, t in table.items()} != {k: t.shape for k, t in theirs.items()}:
+                    raise BadInput(f"{run.checkpoint()} does not fit the settings in {run.path}/config.json.")
+        return state
+
     def restored(self, loaded: State, run: Run, seed: int, device: str) -> State:
         """A loaded state in the memory layout of a fresh one, checked against these networks."""
         state = self.step.initial_state(seed, device)
@@ -126,6 +137,11 @@ class Session:
 def build_step(spec: Experiment, data: Data, seed: int, device: str) -> Step:
     """The iteration of an experiment on a given data set, its networks drawn by the seed."""
     latent_dim = spec.optimizer.latent_dim
+    if latent_dim > math.prod(data.shape):
+        raise BadInput(
+            f"latent_dim={latent_dim} is above the data's dimension {math.prod(data.shape)}: the generator's Jacobian "
+            f"would lose rank; use at most {math.prod(data.shape)}."
+        )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         players = spec.pair.build(data.shape, latent_dim) | spec.objective.extra_players(data.shape, latent_dim)
@@ -137,6 +153,9 @@ def build_step(spec: Experiment, data: Data, seed: int, device: str) -> Step:
 
 
 def experiment_of(config: dict[str, Any]) -> Experiment:
+    """The experiment of a run folder's config.json."""
+    if not isinstance(config, dict) or not isinstance(config.get("seed"), int):
+        raise BadInput("config.json does not describe a run of this program (it has no seed).")
     return from_config({key: value for key, value in config.items() if key not in RUN_KEYS})
 
 
@@ -146,9 +165,9 @@ def load(
     """The session and the model of a run folder."""
     folder = run if isinstance(run, Run) else Run.open(run)
     config = folder.config
-    session = Session.build(experiment_of(config), config["seed"], device, data or config["data_root"])
+    session = Session.build(experiment_of(config), config["seed"], device, data or config.get("data_root"))
     state, _ = folder.load(checkpoint, device)
-    return session, Model.of(session.step, session.restored(state, folder, config["seed"], device))
+    return session, Model.of(session.step, session.checked(state, folder))
 
 
 def default_folder(spec: Experiment, seed: int) -> Path:

@@ -15,7 +15,7 @@ class GridDensity:
 
     log_partition: float
     border_mass: float
-    """Share of the mass in the outermost ring, a twentieth of the box wide: what the box may cut off."""
+    """Share of the mass in the outermost ring, a fortieth of the box on each side: what the box may cut off."""
 
     @property
     def normalisable(self) -> bool:
