@@ -16,7 +16,7 @@ from ebmbounds.step import Optimizer
 
 DEFAULT = "default"
 SOURCES = {
-    DEFAULT: "ours, chosen by measurement",
+    DEFAULT: "ours; not yet measured at full length",
     "paper": "the paper's settings",
     "code": "the research code's settings",
     "quick": "ours, a minute on a CPU",
