@@ -148,14 +148,17 @@ def test_every_sample_in_high_dimension_is_within_a_thousandth():
     """The figure that is asked for where cond(J) <= 3, kept in sight; the tests beside it say what holds instead."""
     torch.manual_seed(0)
     A = torch.randn(64, 600, 128, dtype=torch.float64) / 600**0.5
-    start = torch.randn(64, 128, dtype=torch.float64)
     values = torch.linalg.svdvals(A)
     if not (values[:, 0] <= 3 * values[:, -1]).all():
         pytest.fail("the Jacobians are not the ones meant")
-    s, _ = spectra.smallest_singular_value(
-        lambda z: torch.einsum("nij,nj->ni", A, z), torch.zeros_like(start), 60, start
-    )
-    assert (s <= (1 + 1e-3) * values[:, -1]).all()
+    worst = torch.zeros(64, dtype=torch.float64)
+    for _ in range(8):  # about one start in sixty misses
+        start = torch.randn(64, 128, dtype=torch.float64)
+        s, _ = spectra.smallest_singular_value(
+            lambda z: torch.einsum("nij,nj->ni", A, z), torch.zeros_like(start), 60, start
+        )
+        worst = torch.maximum(worst, s)
+    assert (worst <= (1 + 1e-3) * values[:, -1]).all()
 
 
 def krylov_minimum(J: Tensor, start: Tensor, steps: int) -> Tensor:
