@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import time
+import warnings
 from pathlib import Path
 
 import pytest
@@ -299,12 +300,12 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def die_at_step(step: int) -> None:
+def die_at_step(step: int, way: str = "plain") -> None:
     """In the middle of an iteration's update of the state."""
-    plain = launch.plain
+    execution = getattr(launch, way)
 
     def dying(iteration):
-        go = plain(iteration)
+        go = execution(iteration)
 
         def advance(state):
             if int(state["step"]) == step:
@@ -314,7 +315,7 @@ def die_at_step(step: int) -> None:
 
         return advance
 
-    launch.plain = dying
+    setattr(launch, way, dying)
 
 
 def die_at_checkpoint(count: int, moment: str) -> None:
@@ -352,12 +353,12 @@ def die_in_the_log(count: int) -> None:
     Run.log = dying
 
 
-def child(path: Path, deadly=None, *arguments) -> None:
+def child(path: Path, deadly=None, *arguments, **options) -> None:
     torch.set_num_threads(1)
     evaluate.watch = quick_watch
     if deadly is not None:
         deadly(*arguments)
-    train(path, resume=(path / "config.json").exists())
+    train(path, resume=(path / "config.json").exists(), **options)
 
 
 @pytest.fixture(scope="module")
@@ -390,6 +391,20 @@ def test_killed_anywhere_and_resumed_is_uninterrupted(uninterrupted, tmp_path, p
     assert process.exitcode == -signal.SIGKILL
     train(path, resume=True)
     assert content(Run(path)) == content(uninterrupted)
+
+
+def test_killed_and_resumed_is_uninterrupted_when_compiled(tmp_path, processes):
+    """Each process compiles for itself. Shallow networks, since a compiler's time goes by the length of the code."""
+    path, options = tmp_path / "run", {"overrides": {"compile": "on", "depth": 1, "width": 4}}
+    whole = train(tmp_path / "whole", **options)
+    process = processes.Process(target=child, args=(path, die_at_step, 18, "compiled"), kwargs=options)
+    process.start()
+    process.join(300)
+    assert process.exitcode == -signal.SIGKILL and saved_step(Run(path)) == 14
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="the step could not be")
+        train(path, resume=True, **options)
+    assert content(Run(path)) == content(whole)
 
 
 def test_killed_again_and_again_at_random_moments(uninterrupted, tmp_path, processes):
