@@ -38,7 +38,9 @@ def test_every_preset_loads_builds_and_comes_back(name):
     assert spec.name == name
     assert spec.source
     with torch.device("meta"):
-        players = spec.pair.build(data_shape(spec), spec.optimizer.latent_dim)
+        shape, latent_dim = data_shape(spec), spec.optimizer.latent_dim
+        players = spec.pair.build(shape, latent_dim) | spec.objective.extra_players(shape, latent_dim)
+    assert set(spec.objective.losses()) == set(players)
     z = torch.empty(4, spec.optimizer.latent_dim, device="meta")
     x = players["generator"](z)
     assert tuple(x.shape[1:]) == data_shape(spec)
@@ -46,8 +48,8 @@ def test_every_preset_loads_builds_and_comes_back(name):
     assert from_config(json.loads(json.dumps(spec.config()))) == spec
 
 
-@pytest.mark.parametrize("dataset", sorted(TOYS))
-def test_toy_data_have_every_method_and_variant(dataset):
+@pytest.mark.parametrize("dataset", experiments.datasets())
+def test_every_data_set_has_every_method_and_variant(dataset):
     for method, variant in product(METHODS, ("", "@paper", "@code", "@quick")):
         assert f"{dataset}/{method}{variant}" in NAMES
 
@@ -77,6 +79,31 @@ def test_the_papers_settings_are_those_of_its_table(dataset):
     assert spec.network == kind
 
 
+BASELINES = {  # their own settings, as gathered: rates of energy and generator, betas, energy steps, iterations
+    "meg": (1e-4, 1e-4, 0.5, 0.9, 5, 100_000),
+    "vera": (3e-5, 6e-5, 0.0, 0.9, 1, 200_000),
+    "dcgan": (2e-4, 2e-4, 0.5, 0.999, 2, 200_000),
+    "sngan": (2e-4, 2e-4, 0.0, 0.9, 5, 100_000),
+}
+
+
+@pytest.mark.parametrize("name", BASELINES)
+@pytest.mark.parametrize("variant", ["paper", "code"])
+def test_baselines_on_images_have_their_own_settings(name, variant):
+    spec = experiment(f"cifar10/{name}@{variant}")
+    o = spec.optimizer
+    found = (o.lr_energy, o.lr_generator, o.beta1, o.beta2, spec.objective.energy_steps, spec.schedule.steps)
+    assert found == BASELINES[name]
+    assert (o.batch_size, o.latent_dim, spec.network) == (64, 128, "dcgan")
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if "/sngan" in name])
+def test_sngan_has_its_norm_and_its_rates_end_with_the_run(name):
+    spec = experiment(name)
+    assert spec.pair.spectral_norm
+    assert spec.optimizer.lr_decay_steps == spec.schedule.steps
+
+
 def test_no_key_belongs_to_two_parts():
     """Keys are flat: each must have one home, with every network and method."""
     for network, method in product(NETWORKS.values(), METHODS.values()):
@@ -97,7 +124,7 @@ def test_the_promised_keys_exist():
 
 
 def test_overrides_win_and_are_checked():
-    spec = experiment("25gaussians/ebm-bb@quick", {"steps": "7", "penalty_weight": 0, "width": "12"})
+    spec = experiment("25gaussians/ebm-bb@paper", {"steps": "7", "penalty_weight": 0, "width": "12"})
     assert spec.schedule.steps == 7 and spec.objective.penalty_weight == 0 and spec.pair.width == 12
     assert experiment("25gaussians/ebm-bb").name == "25gaussians/ebm-bb"
 

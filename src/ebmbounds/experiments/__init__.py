@@ -38,9 +38,17 @@ class Schedule:
     GPU, half an hour on a CPU); 0 takes none."""
     watch_entropy: Whole = 0
     """On images, latents at which every entropy estimator is taken at every checkpoint; 0 takes none."""
+    on_divergence: Literal["stop", "rollback"] = "stop"
+    """What NaN, infinity or a runaway energy leads to: the end, or the last checkpoint with new noise and half the step
+    size."""
+    rollbacks: Count = 3
+    """How often a run is rolled back before it ends all the same."""
     compile: Literal["auto", "on", "off"] = "auto"
     """auto compiles on a GPU, and on a CPU with a compiler for data without image shape."""
     precision: Literal["fp32", "tf32", "bf16"] = "fp32"
+    """Of the networks on a GPU; all else, and everything on a CPU, is fp32."""
+    sync_batch_norm: bool = True
+    """With several processes batch norm takes its statistics over the whole batch; false: over each process's part."""
     deterministic: bool | None = None
     """Bit-for-bit repeatable; by default on a CPU only."""
     threads: Whole = 0
@@ -139,6 +147,9 @@ def experiment(name: str, overrides: dict[str, Any] | None = None) -> Experiment
     if variant != DEFAULT:
         values |= _scalars(shared.get(variant, {})) | _scalars(table[method_name][variant])
     source = values.pop("source", SOURCES.get(variant, "ours"))
+    chosen = {"network": values.get("network", "toy-mlp")} | (overrides or {})
+    foreign = _keys_of_other_networks(str(chosen["network"]))
+    values = {key: value for key, value in values.items() if key not in foreign}
     return _assembled(dataset, method_name, variant, source, values | (overrides or {}))
 
 
@@ -157,6 +168,11 @@ def from_config(config: dict[str, Any]) -> Experiment:
 
 def _scalars(table: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in table.items() if not isinstance(value, dict)}
+
+
+def _keys_of_other_networks(name: str) -> set[str]:
+    """What tables may say of a network that a method, a variant or the user has replaced by this one."""
+    return {key for kind in NETWORKS.values() for key in field_names(kind)} - set(field_names(network(name)))
 
 
 def _assembled(dataset: str, method_name: str, variant: str, source: str, values: dict[str, Any]) -> Experiment:

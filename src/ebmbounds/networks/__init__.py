@@ -6,6 +6,7 @@ from torch import nn
 
 from ebmbounds.errors import unknown
 from ebmbounds.networks.dcgan import DCGAN
+from ebmbounds.networks.flow import SplineFlow
 from ebmbounds.networks.mlp import MNISTMLP, ToyMLP
 from ebmbounds.networks.resnet import ResNet
 
@@ -16,7 +17,13 @@ class Pair(Protocol):
     def build(self, data_shape: tuple[int, ...], latent_dim: int) -> dict[str, nn.Module]: ...
 
 
-NETWORKS: dict[str, type[Pair]] = {"toy-mlp": ToyMLP, "mnist-mlp": MNISTMLP, "dcgan": DCGAN, "resnet": ResNet}
+NETWORKS: dict[str, type[Pair]] = {
+    "toy-mlp": ToyMLP,
+    "spline-flow": SplineFlow,
+    "mnist-mlp": MNISTMLP,
+    "dcgan": DCGAN,
+    "resnet": ResNet,
+}
 
 
 def network(name: str) -> type[Pair]:
@@ -25,4 +32,4 @@ def network(name: str) -> type[Pair]:
     return NETWORKS[name]
 
 
-__all__ = ["DCGAN", "MNISTMLP", "NETWORKS", "Pair", "ResNet", "ToyMLP", "network"]
+__all__ = ["DCGAN", "MNISTMLP", "NETWORKS", "Pair", "ResNet", "SplineFlow", "ToyMLP", "network"]

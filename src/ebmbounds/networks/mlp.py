@@ -8,15 +8,16 @@ from typing import Annotated
 from torch import nn
 
 from ebmbounds.errors import BadInput
-from ebmbounds.settings import Count, Range
+from ebmbounds.networks.pair import PairSettings
+from ebmbounds.settings import Depth, Range, Width
 
 
 @dataclass(frozen=True)
-class ToyMLP:
+class ToyMLP(PairSettings):
     """The toy networks of the appendix: Linear, PReLU (and batch norm after it in the generator), twice, Linear."""
 
-    width: Count = 100
-    depth: Count = 2
+    width: Width = 100
+    depth: Depth = 2
     """Hidden layers."""
     batch_norm: bool = True
     """In the generator, as in the appendix."""
@@ -31,11 +32,11 @@ class ToyMLP:
             energy.append(nn.Linear(1, 1, bias=False))
         order = "linear prelu norm" if self.batch_norm else "linear prelu"
         generator = mlp([latent_dim, *hidden, prod(data_shape)], order)
-        return {"energy": nn.Sequential(nn.Flatten(), *energy), "generator": shaped(generator, data_shape)}
+        return self.players(nn.Sequential(nn.Flatten(), *energy), shaped(generator, data_shape))
 
 
 @dataclass(frozen=True)
-class MNISTMLP:
+class MNISTMLP(PairSettings):
     """The MNIST networks of the appendix; `shrink` divides every hidden width, for tests."""
 
     shrink: Annotated[int, Range(1, 16)] = 1
@@ -46,14 +47,14 @@ class MNISTMLP:
         check_width(min(up), latent_dim)
         energy = mlp([prod(data_shape), *down, 1], "linear prelu")
         generator = mlp([latent_dim, *up, prod(data_shape)], "linear norm prelu").append(nn.Tanh())
-        return {"energy": nn.Sequential(nn.Flatten(), *energy), "generator": shaped(generator, data_shape)}
+        return self.players(nn.Sequential(nn.Flatten(), *energy), shaped(generator, data_shape))
 
 
 def mlp(widths: list[int], order: str) -> nn.Sequential:
     """Linear layers between the given widths; all but the last followed by what `order` names."""
     layers: list[nn.Module] = []
     for i, o in pairwise(widths[:-1]):
-        parts = {"linear": nn.Linear(i, o), "prelu": nn.PReLU(), "norm": nn.BatchNorm1d(o)}
+        parts = {"linear": nn.Linear(i, o), "prelu": nn.PReLU(), "silu": nn.SiLU(), "norm": nn.BatchNorm1d(o)}
         layers += [parts[part] for part in order.split()]
     return nn.Sequential(*layers, nn.Linear(widths[-2], widths[-1]))
 

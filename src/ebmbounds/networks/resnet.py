@@ -10,12 +10,13 @@ from ebmbounds.errors import BadInput
 from ebmbounds.networks.activations import LeakyReLU, ReLU
 from ebmbounds.networks.layout import PaddedConv2d, UnflattenPixels
 from ebmbounds.networks.mlp import check_width
+from ebmbounds.networks.pair import PairSettings
 from ebmbounds.settings import Range
 
 
 @dataclass(frozen=True)
-class ResNet:
-    channels: Annotated[int, Range(16)] = 1024
+class ResNet(PairSettings):
+    channels: Annotated[int, Range(16, 2**14)] = 1024
     """Of the deepest layer, halved four times; the appendix has 1024."""
     energy_batch_norm: bool = False
     """The appendix's table has batch norm in the energy; its text finds training more stable without."""
@@ -26,10 +27,10 @@ class ResNet:
             raise BadInput(f"the ResNet networks take 32x32 or 64x64 images, not data of shape {data_shape}.")
         check_width(16 * self.channels, latent_dim)
         widths = [self.channels >> k for k in range(halvings, -1, -1)]  # 64, 128, ..., 1024
-        return {
-            "energy": ResNetEnergy(data_shape[0], widths, self.energy_batch_norm),
-            "generator": ResNetGenerator(latent_dim, data_shape[0], widths[::-1]),
-        }
+        return self.players(
+            ResNetEnergy(data_shape[0], widths, self.energy_batch_norm),
+            ResNetGenerator(latent_dim, data_shape[0], widths[::-1]),
+        )
 
 
 class ResNetEnergy(nn.Module):

@@ -4,12 +4,19 @@ from ebmbounds.errors import unknown
 from ebmbounds.objectives.base import Objective
 from ebmbounds.objectives.ebm_0gp import EBM0GP
 from ebmbounds.objectives.ebm_bb import EBMBB
+from ebmbounds.objectives.gan import DCGAN, SNGAN
+from ebmbounds.objectives.meg import MEG
+from ebmbounds.objectives.vera import VERA
 from ebmbounds.objectives.wgan_0gp import WGAN0GP
 
 METHODS: dict[str, type[Objective]] = {
     "ebm-bb": EBMBB,
     "ebm-0gp": EBM0GP,
     "wgan-0gp": WGAN0GP,
+    "meg": MEG,
+    "vera": VERA,
+    "dcgan": DCGAN,
+    "sngan": SNGAN,
 }
 
 
@@ -19,4 +26,4 @@ def method(name: str) -> type[Objective]:
     return METHODS[name]
 
 
-__all__ = ["EBM0GP", "EBMBB", "METHODS", "WGAN0GP", "Objective", "method"]
+__all__ = ["DCGAN", "EBM0GP", "EBMBB", "MEG", "METHODS", "SNGAN", "VERA", "WGAN0GP", "Objective", "method"]

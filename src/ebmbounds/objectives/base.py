@@ -37,5 +37,9 @@ class Objective:
         """Networks that this method trains beside the energy and the generator; by default none."""
         return {}
 
+    def rates(self) -> dict[str, float]:
+        """Learning rates of extra players; one that is not named here learns at the generator's."""
+        return {}
+
     def turns(self) -> list[str]:
         return [name for name in self.losses() for _ in range(self.energy_steps if name == "energy" else 1)]
