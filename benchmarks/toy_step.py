@@ -26,7 +26,7 @@ def milliseconds(advance: Advance, state: State, iterations: int) -> float:
     return 1e3 * (time.perf_counter() - start) / iterations
 
 
-def main(iterations: int = 200, name: str = "25gaussians/ebm-bb@quick") -> None:
+def main(iterations: int = 200, name: str = "25gaussians/ebm-bb@paper") -> None:
     torch.set_num_threads(1)
     step = Session.build(experiment(name), seed=0, device="cpu", root=None).step
     slow, fast = plain(step), compiled(step)

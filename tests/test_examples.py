@@ -2,10 +2,14 @@
 
 import math
 import runpy
+import warnings
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from sklearn.exceptions import ConvergenceWarning
 from torch import nn
 
 from ebmbounds import bounds
@@ -37,3 +41,70 @@ def test_the_table_of_lobpcg_shows_ratios_above_one(kind):
     ratios = [float(cell) for cell in cells[4:]]
     assert all(ratio > 0.999 for ratio in ratios)
     assert ratios == sorted(ratios, reverse=True)
+
+
+@pytest.fixture
+def quick(monkeypatch, tmp_path):
+    """In a folder of its own, beside the scripts, which may stop before they converge."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        yield
+
+
+def script(path: str) -> dict[str, Any]:
+    return runpy.run_path(str(ROOT / path))
+
+
+def test_a_csv_becomes_a_density(quick, capsys):
+    rows = np.random.default_rng(0).normal(size=(400, 2)) * [1.0, 100.0]
+    np.savetxt("rows.csv", rows, delimiter=",", header="a,b", comments="")
+    model = script("examples/density_from_csv.py")["main"]("rows.csv", "picture.png", max_steps=20)
+    assert Path("picture.png").stat().st_size > 10_000
+    truth = math.log(100) + math.log(2 * math.pi) + 1
+    assert -model.score(rows) == pytest.approx(truth, abs=0.3)
+    assert "strangest row" in capsys.readouterr().out
+
+
+def test_strange_digits_are_found_better_than_by_chance(quick, capsys):
+    auroc = script("examples/anomalies_in_digits.py")["main"]("picture.png", max_steps=5)
+    assert 0.55 < auroc <= 1
+    assert Path("picture.png").stat().st_size > 10_000
+    assert f"{auroc:.3f}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", ["mixture", "chain"])
+def test_the_benchmark_knows_the_density_of_what_it_draws(quick, kind):
+    """The mean of q / p over samples of p is 1, for a q inside p's support."""
+    X, log_p = script("benchmarks/density.py")["GENERATED"][kind](200_000, 2, np.random.default_rng(0))
+    log_q = -0.5 * ((X - X[0]) ** 2).sum(1) / 0.01 - np.log(2 * np.pi * 0.01)
+    assert np.exp(log_q - log_p).mean() == pytest.approx(1, abs=0.15)
+
+
+def test_dequantised_pixels_round_down_to_themselves(quick):
+    X = np.random.default_rng(0).integers(17, size=(50, 4)).astype(float)
+    X[:, 3] = 0  # a column without steps gets one of length 1
+    noisy = script("benchmarks/density.py")["dequantised"](X, np.random.default_rng(1))
+    assert np.array_equal(np.floor(noisy), X)
+    assert len(np.unique(noisy)) == noisy.size
+
+
+@pytest.mark.parametrize("panel, bounded", [(0, True), (3, False)])
+def test_the_sandwich_has_its_parts_in_order(quick, panel, bounded):
+    module = script("benchmarks/sandwich.py")
+    chosen = module["PANELS"][panel]
+    records = module["train"](chosen, 2)
+    for record in records:
+        assert record["lower_s1"] <= record["lower_exact"] + 1e-9
+        assert record["lower_s1"] <= record["lower_lobpcg"] + 1e-9
+        assert ("upper" in record) == bounded
+        assert not bounded or record["lower_exact"] <= record["nll"] <= record["upper"]
+    module["draw"](Path("picture.png"), [(chosen, records)])
+    assert Path("picture.png").stat().st_size > 10_000
+
+
+def test_few_steps_of_lobpcg_can_break_the_bound_and_many_cannot(quick):
+    excess = script("benchmarks/sandwich.py")["excess"]
+    assert excess(32, 1000, 1) > 1 > excess(32, 1000, 8)
+    assert excess(8, 10, 8) < 0

@@ -67,6 +67,24 @@ def lower_bound(energy_data: Tensor, energy_generated: Tensor, entropy: Tensor) 
     return energy_data.mean() - energy_generated.mean() + entropy
 
 
+def log_partition_lower(log_weights: Tensor) -> Tensor:
+    """log 1/K sum_k w_k <= log Z in expectation, from the logarithms (K,) of w = exp(-E(x)) / q(x) at samples of q.
+
+    K = 1 with q = p_g is Eq. 3; it rises to log Z with K (Burda et al. 2016)."""
+    return torch.logsumexp(log_weights, 0) - math.log(len(log_weights))
+
+
+def log_partition_upper(own: Tensor, log_weights: Tensor) -> Tensor:
+    """E log 1/(K+1) (w(x) + sum_k w_k) >= log Z, where x is a sample of p(x) = exp(-E(x)) / Z: `own` (n,) holds log w
+    at n of them, and `log_weights` (K,) at samples of q. It falls to log Z with K."""
+    return torch.logaddexp(own, torch.logsumexp(log_weights, 0)).mean() - math.log(len(log_weights) + 1)
+
+
+def effective_samples(log_weights: Tensor) -> Tensor:
+    """(sum w)^2 / sum w^2: to how many samples of the model weighted ones amount."""
+    return 1 / torch.softmax(log_weights, 0).square().sum()
+
+
 def score_gap(energy: Energy, g: Generator, z: Tensor) -> Tensor:
     """|grad_x E(x) + grad_x log p_g(x)|^2 at x = g(z), (n,), exactly; d = D only.
 

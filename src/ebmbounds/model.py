@@ -1,10 +1,11 @@
 """A trained pair: an energy and a generator with fixed parameters, as functions."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from ebmbounds import bounds
 from ebmbounds.game import Network
 from ebmbounds.noise import noise
 from ebmbounds.step import State, Step
@@ -19,6 +20,8 @@ class Model:
     latent_dim: int
     data_shape: tuple[int, ...]
     device: torch.device
+    iterations: int
+    """That it was trained for."""
 
     @classmethod
     def of(cls, step: Step, state: State) -> "Model":
@@ -29,7 +32,22 @@ class Model:
             Network(step.skeletons[name], parameters[name], state["buffers"][name]) for name in ("energy", "generator")
         )
         device = state["step"].device
-        return cls(energy, generator, step.optimizer.latent_dim, tuple(step.data.shape), device)
+        shape = tuple(step.data.shape)
+        return cls(energy, generator, step.optimizer.latent_dim, shape, device, int(state["step"]))
+
+    def double(self) -> "Model":
+        """The same pair in double precision."""
+        return replace(
+            self, energy_network=self.energy_network.double(), generator_network=self.generator_network.double()
+        )
+
+    def tables(self) -> State:
+        """Parameters and buffers, from which `of` makes the model again."""
+        networks = {"energy": self.energy_network, "generator": self.generator_network}
+        return {
+            "parameters": {name: network.parameters for name, network in networks.items()},
+            "buffers": {name: network.buffers for name, network in networks.items()},
+        }
 
     def energy(self, x: Tensor) -> Tensor:
         return self.energy_network.frozen(x).flatten()
@@ -37,13 +55,32 @@ class Model:
     def generator(self, z: Tensor) -> Tensor:
         return self.generator_network.frozen(z)
 
+    def generator_log_density(self, x: Tensor) -> Tensor:
+        """log p_g(x), (n,), of an invertible generator."""
+        return self.generator_network.frozen(x, "log_density")
+
     def latents(self, n: int, seed: int = 0) -> Tensor:
-        return noise(seed, device=self.device)("latents").normal(n, self.latent_dim)
+        z = noise(seed, device=self.device)("latents").normal(n, self.latent_dim)
+        return z.to(next(iter(self.generator_network.parameters.values())).dtype)
 
     @torch.no_grad()
     def sample(self, n: int, seed: int = 0, batch: int = 1000) -> Tensor:
         """n samples of the generator, (n, *data_shape)."""
         return torch.cat([self.generator(z) for z in self.latents(n, seed).split(batch)])
+
+    @torch.no_grad()
+    def sample_with_density(self, n: int, seed: int = 0, batch: int = 1000) -> tuple[Tensor, Tensor]:
+        """n samples of the generator, (n, *data_shape), and log p_g there, (n,); d = D.
+
+        Exact where the generator is invertible; where it folds, one preimage of several is counted."""
+
+        def one(z: Tensor) -> tuple[Tensor, Tensor]:
+            if self.generator_network.invertible:
+                return self.generator_network.frozen(z, "sample")
+            return self.generator(z), bounds.log_density(self.generator, z)
+
+        x, log_p = zip(*(one(z) for z in self.latents(n, seed).split(batch)), strict=True)
+        return torch.cat(x), torch.cat(log_p)
 
     @torch.no_grad()
     def energies(self, x: Tensor, batch: int = 1000) -> Tensor:

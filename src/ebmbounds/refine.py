@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ebmbounds import bounds
+from ebmbounds.bounds import Energy
 from ebmbounds.errors import BadInput
 from ebmbounds.model import Model
 from ebmbounds.noise import noise
@@ -18,8 +18,11 @@ def refined_samples(model: Model, n: int, method: Refinement, seed: int = 0) -> 
 
 
 @torch.no_grad()
-def importance_resampled(model: Model, n: int, seed: int = 0, oversampling: int = 20) -> Tensor:
-    """Sampling-importance-resampling: n of 20 n generated samples, drawn with weights exp(-E(x)) / p_g(x).
+def importance_resampled(
+    model: Model, n: int, seed: int = 0, oversampling: int = 20, energy: Energy | None = None
+) -> Tensor:
+    """Sampling-importance-resampling: n of 20 n generated samples, drawn with weights exp(-E(x)) / p_g(x), of the
+    model's energy or another one.
 
     Exact in the limit where the generator is one-to-one; where it folds, p_g counts one preimage of several."""
     if (size := model.data_shape[0] if len(model.data_shape) == 1 else None) != model.latent_dim:
@@ -27,10 +30,9 @@ def importance_resampled(model: Model, n: int, seed: int = 0, oversampling: int 
             f"--refine sir needs a density of the generator, so latent_dim={model.latent_dim} must equal the data's "
             f"dimension ({size or model.data_shape}): use --refine langevin."
         )
-    z = model.latents(oversampling * n, seed)
-    log_p = torch.cat([bounds.log_density(model.generator, part) for part in z.split(10_000)])
-    x = model.sample(oversampling * n, seed)
-    weights = torch.softmax((-model.energies(x) - log_p).double(), 0)
+    x, log_p = model.sample_with_density(oversampling * n, seed)
+    energies = torch.cat([(energy or model.energy)(part) for part in x.split(1000)])
+    weights = torch.softmax((-energies - log_p).double(), 0)
     places = (torch.arange(n, dtype=torch.float64) + float(noise(seed)("sir").uniform(1, 1))) / n
     chosen = torch.searchsorted(weights.cumsum(0), places.to(weights.device)).clamp(max=len(x) - 1)
     return x[chosen][torch.randperm(n, generator=torch.Generator().manual_seed(seed))]

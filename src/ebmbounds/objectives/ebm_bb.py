@@ -10,6 +10,7 @@ from ebmbounds import bounds, spectra
 from ebmbounds.game import Game
 from ebmbounds.noise import Noise
 from ebmbounds.objectives.base import Info, Loss, Objective
+from ebmbounds.objectives.multi_sample import MultiSampleObjective
 from ebmbounds.settings import NonNegative, Whole
 
 
@@ -44,6 +45,13 @@ class EntropyObjective(Objective):
         """Half log det J'J at the latents, or its bound, (n,); differentiable in the generator's parameters."""
         return bounds.log_volume(game.generator.frozen, entropy.z, self.entropy_estimator, entropy.direction)
 
+    def latent_score(self, game: Game, entropy: Entropy) -> Tensor:
+        """grad_z log p_g(g(z)) at the latents, (n, d), by the same estimate."""
+        z, direction = entropy.z, entropy.direction
+        return bounds.latent_score(
+            game.generator.frozen, z, self.entropy_estimator, direction, self.entropy_weight or 1.0
+        )
+
     def generator_loss(self, game: Game, x: Tensor, noise: Noise, shared: Entropy | None) -> tuple[Tensor, Info]:
         """- floor(L) as a function of the generator (Eq. 11): E(G(z)) - H[p_g], up to constants."""
         energy = game.energy(game.generator(game.latents(noise("generated")))).mean()
@@ -54,7 +62,9 @@ class EntropyObjective(Objective):
 
 
 @dataclass(frozen=True)
-class EBMBB(EntropyObjective):
+class EBMBB(EntropyObjective, MultiSampleObjective):
+    entropy_estimator: Literal["s1", "exact", "hutchinson", "multi-sample"] = "s1"  # type: ignore[assignment]
+    """As above; multi-sample: the game of `multi_sample`, for an invertible generator (network=spline-flow)."""
     penalty_weight: NonNegative = 0.001
     """M / s_1^2 of the upper bound; 0 leaves the minimax game of Eq. 5 alone."""
     penalty_scale: Literal["latent_dim", "probe", "one"] = "latent_dim"
@@ -65,9 +75,13 @@ class EBMBB(EntropyObjective):
     """Both players use one entropy estimate an iteration (as the research code does on images), or each its own."""
 
     def losses(self) -> dict[str, Loss]:
+        if self.entropy_estimator == "multi-sample":
+            return {"energy": self.penalised_energy_loss, "generator": self.multi_sample_generator_loss}
         return {"energy": self.energy_loss, "generator": self.generator_loss}
 
-    def prepare(self, game: Game, noise: Noise) -> Entropy | None:
+    def prepare(self, game: Game, noise: Noise) -> Entropy | Tensor | None:
+        if self.entropy_estimator == "multi-sample":
+            return self.propose(game, noise)
         return self.sample_entropy(game, noise) if self.reuse_entropy else None
 
     def energy_loss(self, game: Game, x: Tensor, noise: Noise, shared: Entropy | None) -> tuple[Tensor, Info]:
@@ -75,19 +89,18 @@ class EBMBB(EntropyObjective):
         entropy = shared or self.sample_entropy(game, noise)
         z, v = entropy.z, entropy.v
         g = game.generator.frozen
-        weight = self.entropy_weight or 1.0
-        score = bounds.latent_score(g, z, self.entropy_estimator, entropy.direction, weight)
+        score = self.latent_score(game, entropy)
         generated = game.generator(z)
         squares = bounds.gradient_penalty(game.energy.frozen, generated, spectra.jvp(g, z, v), (score * v).sum(1))
         scales: dict[str, Tensor | float] = {"latent_dim": z.shape[1], "probe": v.square().sum(1), "one": 1.0}
         scale = scales[self.penalty_scale]
-        penalty = self.penalty_weight * (squares / scale).mean()
+        penalty = self.penalty_weight * game.mean(squares / scale)
 
         energy_data, energy_generated = game.energy(x).mean(), game.energy(generated).mean()
         with torch.no_grad():
             volume = self.log_volume(game, entropy)
             # Eq. 14's condition with m = 0, |grad log f|^2 by Eqs. 18 and 19.
-            gap = (squares * torch.exp(-2 * volume / z.shape[1])).mean()
+            gap = game.mean(squares * torch.exp(-2 * volume / z.shape[1]))
             info = {
                 "energy_data": energy_data.detach(),
                 "energy_generated": energy_generated.detach(),
@@ -99,3 +112,16 @@ class EBMBB(EntropyObjective):
                 "eq14_holds": (gap >= 1).to(gap.dtype).detach(),
             }
         return energy_data - energy_generated + bounds.hinge(penalty, self.margin), info
+
+    def penalised_energy_loss(self, game: Game, x: Tensor, noise: Noise, shared: Tensor) -> tuple[Tensor, Info]:
+        """The multi-sample loss, and beside it the hinge of Eq. 20, here with the exact |grad E + grad log p_g|^2."""
+        loss, info = self.multi_sample_energy_loss(game, x, noise, shared)
+        if not self.penalty_weight:
+            return loss, info
+
+        def log_f(x: Tensor) -> Tensor:
+            return (game.energy.frozen(x).flatten() + game.generator.frozen(x, "log_density")).sum()
+
+        generated = game.generator.frozen(game.latents(noise("generated")))
+        penalty = self.penalty_weight * game.mean(torch.func.grad(log_f)(generated).square().sum(1))
+        return loss + bounds.hinge(penalty, self.margin), info | {"penalty": penalty.detach()}
