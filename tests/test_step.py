@@ -98,6 +98,17 @@ def test_each_player_has_its_rate():
         assert float(moved.abs().max()) == pytest.approx(rate, rel=1e-2)
 
 
+@pytest.mark.parametrize(("iteration", "share"), [(0, 1.0), (1, 0.75), (3, 0.25), (4, 0.0), (6, 0.0)])
+def test_rates_fall_on_a_line_to_zero(double, iteration, share):
+    """The update is that share of the one at a constant rate."""
+    constant, falling = toy_step(Fit()), toy_step(Fit(), lr_decay_steps=4)
+    state = constant.initial_state(seed=0) | {"step": torch.tensor(iteration)}
+    before = state["parameters"]["energy"]
+    whole, part = (step(state)[0]["parameters"]["energy"] for step in (constant, falling))
+    for name, p in before.items():
+        torch.testing.assert_close(part[name] - p, share * (whole[name] - p), rtol=1e-9, atol=1e-15)
+
+
 # -- state -----------------------------------------------------------------------------------------------------------
 
 

@@ -28,8 +28,9 @@ def plain(step: Callable[[State], tuple[State, Info]]) -> Advance:
     return advance
 
 
-def compiled(step: Callable[[State], tuple[State, Info]]) -> Advance:
-    """`plain(step)`, compiled whole. Where that fails, plain with one warning that says why."""
+def compiled(step: Callable[[State], tuple[State, Info]], fallback: bool = True) -> Advance:
+    """`plain(step)`, compiled whole. Where that fails, plain with one warning that says why; without `fallback`, which
+    several processes could not take together, an error."""
     from torch._inductor.custom_graph_pass import CustomGraphPass  # here, since importing the compiler takes seconds
 
     class MergeEqualNodes(CustomGraphPass):
@@ -55,12 +56,12 @@ def compiled(step: Callable[[State], tuple[State, Info]]) -> Advance:
             fast = torch.compile(slow, fullgraph=True, dynamic=False, options=options)
         fast(state)
 
-    return with_fallback(advance, slow, "compiled")
+    return with_fallback(advance, slow, "compiled") if fallback else advance
 
 
-def captured(step: Callable[[State], tuple[State, Info]]) -> Advance:
+def captured(step: Callable[[State], tuple[State, Info]], fallback: bool = True) -> Advance:
     """`compiled(step)` recorded once as a CUDA graph and replayed: no launch overhead, no host in the loop."""
-    fast = compiled(step)
+    fast = compiled(step, fallback)
     calls = 0
     graph = torch.cuda.CUDAGraph()
 
@@ -76,7 +77,7 @@ def captured(step: Callable[[State], tuple[State, Info]]) -> Advance:
             graph.replay()
         calls += 1
 
-    return with_fallback(record, fast, "captured")
+    return with_fallback(record, fast, "captured") if fallback else record
 
 
 def with_fallback(fast: Advance, slow: Advance, what: str) -> Advance:

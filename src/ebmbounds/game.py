@@ -3,11 +3,14 @@
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.utils import _pytree as pytree
 
+from ebmbounds.distributed import ALONE, Group
 from ebmbounds.noise import Noise
 
 Tensors = dict[str, Tensor]
@@ -41,26 +44,41 @@ class Network:
         self.skeleton, self.parameters, self.buffers, self.bf16 = skeleton, parameters, buffers, bf16
         self.frozen_buffers = buffers if frozen_buffers is None else frozen_buffers
 
-    def __call__(self, *inputs: Tensor) -> Tensor:
+    @property
+    def invertible(self) -> bool:
+        """Whether it can also be asked for densities and latents (see `networks.flow`)."""
+        return getattr(self.skeleton.eval, "invertible", False)
+
+    def __call__(self, *inputs: Any) -> Any:
         return self._run(self.skeleton.train, self.buffers, inputs)
 
-    def frozen(self, *inputs: Tensor) -> Tensor:
+    def frozen(self, *inputs: Any) -> Any:
         return self._run(self.skeleton.eval, self.frozen_buffers, inputs)
 
-    def _run(self, module: nn.Module, buffers: Tensors, inputs: tuple[Tensor, ...]) -> Tensor:
+    def double(self) -> "Network":
+        """The same network in double precision."""
+        parameters = {name: p.double() for name, p in self.parameters.items()}
+        buffers = {name: b.double() if b.is_floating_point() else b for name, b in self.buffers.items()}
+        return Network(self.skeleton, parameters, buffers)
+
+    def _run(self, module: nn.Module, buffers: Tensors, inputs: tuple[Any, ...]) -> Any:
         tensors = (self.parameters, buffers)
-        if not self.bf16:
+        if not self.bf16 or not inputs:  # without an input there is nothing to compute
             return functional_call(module, tensors, inputs)
         # Inside the network bf16, outside the inputs' precision: vectors of LOBPCG and penalties never see bf16.
         with torch.autocast(inputs[0].device.type, torch.bfloat16):
-            return functional_call(module, tensors, inputs).to(inputs[0].dtype)
+            outputs = functional_call(module, tensors, inputs)
+        return pytree.tree_map(lambda t: t.to(inputs[0].dtype), outputs)
 
 
 class Game:
-    """What an objective sees of one turn: the networks by name (`game.energy`, `game.generator`, ...) and the sizes."""
+    """What an objective sees of one turn: the networks by name (`game.energy`, `game.generator`, ...) and the sizes.
 
-    def __init__(self, networks: Mapping[str, Network], batch_size: int, latent_dim: int) -> None:
-        self.networks, self.batch_size, self.latent_dim = networks, batch_size, latent_dim
+    With several processes `batch_size` is the number of this one's rows. Losses are averaged over processes: those that
+    are means over rows need nothing more, and others, as the hinge of a mean, take the whole batch's from `mean`."""
+
+    def __init__(self, networks: Mapping[str, Network], batch_size: int, latent_dim: int, group: Group = ALONE) -> None:
+        self.networks, self.batch_size, self.latent_dim, self.group = networks, batch_size, latent_dim, group
 
     def __getattr__(self, name: str) -> Network:
         return self.networks[name]
@@ -68,6 +86,15 @@ class Game:
     def latents(self, noise: Noise) -> Tensor:
         """z ~ N(0, I), (batch_size, latent_dim)."""
         return noise.normal(self.batch_size, self.latent_dim)
+
+    def mean(self, values: Tensor) -> Tensor:
+        """The mean over the rows (n,) of all processes."""
+        return self.group.mean(values.mean())
+
+    def neighbours(self, rows: Tensor) -> Tensor:
+        """Row i - 1 of the whole batch for each row i (n, ...), the last one for the first."""
+        before = self.group.collect(rows[-1])[self.group.rank - 1]
+        return torch.cat((before[None], rows[:-1]))
 
 
 def parameters_of(module: nn.Module) -> Tensors:

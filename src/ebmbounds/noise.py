@@ -42,22 +42,26 @@ class Noise:
     """A source of noise for one step. `noise("z").normal(64, 128)` always gives the same rows for the same
     seed and step; another name gives independent ones."""
 
-    def __init__(self, seed: Tensor, step: Tensor, stream: int = 0x811C9DC5, first_row: int = 0) -> None:
-        """seed and step are int64 scalars, `stream` a 32-bit word (see `__call__`), and `first_row` the global index
-        of this process's first row."""
-        self.seed, self.step, self.stream, self.first_row = seed, step, stream, first_row
+    def __init__(self, seed: Tensor, step: Tensor, stream: int = 0x811C9DC5, rank: int = 0) -> None:
+        """seed and step are int64 scalars, `stream` is a 32-bit word (see `__call__`), and `rank` the number of this
+        process: where every one asks for n rows, this one gets rows rank * n, ..., (rank + 1) * n - 1 of them all."""
+        self.seed, self.step, self.stream, self.rank = seed, step, stream, rank
 
     def __call__(self, name: str) -> "Noise":
         """The independent stream of that name (hashed by FNV-1a, which a compiler can trace)."""
         stream = self.stream
         for letter in "/" + name:
             stream = ((stream ^ ord(letter)) * 0x01000193) & _WORD
-        return Noise(self.seed, self.step, stream, self.first_row)
+        return Noise(self.seed, self.step, stream, self.rank)
+
+    def common(self) -> "Noise":
+        """The same stream with the same rows for every process."""
+        return Noise(self.seed, self.step, self.stream)
 
     def words(self, rows: int, columns: int) -> Tensor:
         """(rows, columns) int64 tensor of uniform 32-bit words."""
         device = self.step.device
-        row = torch.arange(self.first_row, self.first_row + rows, device=device)[:, None]
+        row = torch.arange(self.rank * rows, (self.rank + 1) * rows, device=device)[:, None]
         counter = (self.step << 32) + row * columns + torch.arange(columns, device=device)
         key = mix((self.seed << 32) + self.stream) | 1
         return squares(counter, key)

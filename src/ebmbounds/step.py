@@ -2,7 +2,8 @@
 
 The state is a plain tree of tensors: everything that a checkpoint must hold, and nothing else.
 
-    seed, step                 scalars: with them the noise of every iteration is determined (see `noise`)
+    seed, step, tries          scalars: with them the noise of every iteration is determined (see `noise`); `tries`
+                               counts how often the run diverged and went back: each draws anew, at half the rates
     parameters[player][name]   buffers[player][name]   second_moment[player][name]   (first_moment where beta1 > 0)
     average[player][name]      exponential moving average of the parameters, where ema > 0
     log[name]                  sums of the diagnostics since they were last read
@@ -16,16 +17,19 @@ from torch import Tensor, nn
 from torch.func import grad_and_value
 from torch.utils import _pytree as pytree
 
+from ebmbounds.distributed import ALONE, Group
 from ebmbounds.game import Game, Network, Skeleton, Tensors, buffers_of, parameters_of
 from ebmbounds.noise import Noise
 from ebmbounds.objectives.base import Objective
-from ebmbounds.settings import Count, Fraction, NonNegative, Positive
+from ebmbounds.settings import Count, Fraction, NonNegative, Positive, Whole
 
 State = dict[str, Any]
 Tables = dict[str, Tensors]
 Info = dict[str, Tensor]
 COUNT = "count"
 """The log's entry for the number of iterations that its sums are over."""
+RESEED = 0x9E3779B9
+"""Between the seeds of two tries of one run: 2^32 over the golden ratio, far from any small multiple."""
 
 
 class Data(Protocol):
@@ -45,6 +49,8 @@ class Optimizer:
 
     lr_energy: Positive = 2e-4
     lr_generator: Positive = 2e-4
+    lr_decay_steps: Whole = 0
+    """The iteration at which all rates, falling on a straight line, reach 0; 0 keeps them constant."""
     beta1: Fraction = 0.0
     """0 in the paper: no first moment is then kept."""
     beta2: Fraction = 0.9
@@ -56,7 +62,7 @@ class Optimizer:
     latent_dim: Count = 2
 
     def rate(self, player: str) -> float:
-        return self.lr_generator if player == "generator" else self.lr_energy
+        return self.lr_energy if player == "energy" else self.lr_generator
 
 
 class Step:
@@ -69,8 +75,10 @@ class Step:
         data: Data,
         optimizer: Optimizer,
         bf16: bool = False,
+        group: Group = ALONE,
     ) -> None:
         self.objective, self.data, self.optimizer, self.bf16 = objective, data, optimizer, bf16
+        self.group, self.rows = group, group.part("batch_size", optimizer.batch_size)
         self.skeletons = {name: Skeleton.of(module) for name, module in players.items()}
         self.initial = {
             "parameters": {name: parameters_of(module) for name, module in players.items()},
@@ -83,6 +91,7 @@ class Step:
         state: State = {
             "seed": torch.tensor(seed),
             "step": torch.tensor(0),
+            "tries": torch.tensor(0),
             **self.initial,
             "second_moment": zeros,
         }
@@ -97,8 +106,7 @@ class Step:
         return state
 
     def __call__(self, state: State) -> tuple[State, Info]:
-        noise = Noise(state["seed"], state["step"])
-        n = self.optimizer.batch_size
+        noise = Noise(state["seed"] + RESEED * state["tries"], state["step"], rank=self.group.rank)
         new = {key: dict(value) if isinstance(value, dict) else value for key, value in state.items()}
         frozen = state["buffers"]
         own = pytree.tree_map(torch.clone, frozen)  # train mode updates buffers, which are then no part of the state
@@ -108,7 +116,7 @@ class Step:
         for turn, player in enumerate(turns):
             mine = noise(f"turn {turn}")
             if player == "energy" or turn == 0:  # the others see the batch of the energy's last turn
-                x = self.data.draw(mine("data"), n)
+                x = self.data.draw(mine("data"), self.rows)
             loss = self.objective.losses()[player]
 
             def run(parameters: Tensors, buffers: Tables) -> Any:
@@ -118,10 +126,12 @@ class Step:
 
             # Train mode updates buffers in place: hand it copies, and take them back.
             buffers = pytree.tree_map(torch.clone, new["buffers"])
-            gradient, (value, (details, new["buffers"])) = grad_and_value(run, has_aux=True)(
+            gradient, (value, (details, buffers)) = grad_and_value(run, has_aux=True)(
                 new["parameters"][player], buffers
             )
-            info |= {f"loss_{player}": value.detach(), **details}
+            details = {f"loss_{player}": value.detach(), **details}
+            gradient, details, new["buffers"] = self.averaged(gradient, details, new["buffers"], buffers)
+            info |= details
             count = state["step"] * turns.count(player) + turns[: turn + 1].count(player)
             self.adam(new, player, gradient, count)
         new["step"] = state["step"] + 1
@@ -132,11 +142,31 @@ class Step:
             name: Network(skeleton, parameters[name], buffers[name], frozen[name], self.bf16)
             for name, skeleton in self.skeletons.items()
         }
-        return Game(networks, self.optimizer.batch_size, self.optimizer.latent_dim)
+        return Game(networks, self.rows, self.optimizer.latent_dim, self.group)
+
+    def averaged(self, gradient: Tensors, info: Info, old: Tables, new: Tables) -> tuple[Tensors, Info, Tables]:
+        """Gradient, diagnostics and new buffers as means over processes: one exchange for each turn. Of the buffers it
+        is the changes that are averaged, so that those which never change stay as they are, bit for bit."""
+        if self.group.size == 1:
+            return gradient, info, new
+        changes = {
+            player: {name: b - old[player][name] for name, b in table.items() if b.is_floating_point()}
+            for player, table in new.items()
+        }
+        gradient, info, changes = self.group.average((gradient, info, changes))
+        buffers = {
+            player: table | {name: old[player][name] + change for name, change in changes[player].items()}
+            for player, table in new.items()
+        }
+        return gradient, info, buffers
 
     def adam(self, new: State, player: str, gradient: Tensors, count: Tensor) -> None:
         """Adam's update number `count` of one player's part of the new state."""
         o = self.optimizer
+        rate: Tensor | float = self.objective.rates().get(player, o.rate(player))
+        if o.lr_decay_steps:
+            rate = rate * (1 - new["step"] / o.lr_decay_steps).clamp(min=0)
+        rate = rate * 0.5 ** new["tries"]
         parameters: Tensors = {}
         second: Tensors = {}
         first: Tensors = {}
@@ -148,7 +178,7 @@ class Step:
                 first[name] = o.beta1 * new["first_moment"][player][name] + (1 - o.beta1) * g
                 m = first[name] / (1 - o.beta1**count)
             scale = (second[name] / (1 - o.beta2**count)).sqrt() + o.epsilon
-            parameters[name] = p - o.rate(player) * m / scale
+            parameters[name] = p - rate * m / scale
         new["parameters"][player], new["second_moment"][player] = parameters, second
         if o.beta1 > 0:
             new["first_moment"][player] = first
