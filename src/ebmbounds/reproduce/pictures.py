@@ -1,0 +1,151 @@
+"""The pictures of reproductions: densities side by side, our figures beside the paper's, curves over training."""
+
+import textwrap
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.colors import Normalize, PowerNorm
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from ebmbounds.data.toy import TOYS, Toy
+from ebmbounds.errors import BadInput
+from ebmbounds.launch import load
+from ebmbounds.metrics.toy import grid_energies, normalise
+from ebmbounds.noise import noise
+from ebmbounds.plots import save_figure
+
+Draw = Callable[[Path, str, dict[str, Any], Path], None]
+"""(file, title, summary, folder of the run folders)."""
+
+Panel = tuple[str, Tensor | None]
+"""A label and a log-density on the data set's grid, where there is one."""
+
+OURS, PAPER = "#0b5394", "#b45f06"
+ESTIMATORS = {
+    "entropy_exact": ("exact", "black"),
+    "entropy_bound_few_steps": ("bound, few LOBPCG steps", "tab:red"),
+    "entropy_bound_exact_s1": ("bound, exact s1", "tab:green"),
+    "entropy_hutchinson": ("Hutchinson", "tab:blue"),
+}
+"""Labels, and the colours of the paper's figure."""
+NO_DENSITY = {"wgan-0gp": "critic", "dcgan": "-logit", "sngan": "-logit"}
+"""What stands for the energy in methods that train none."""
+
+
+def densities(path: Path, title: str, summary: dict[str, Any], runs: Path) -> None:
+    """For each data set a row of densities and one of log-densities: the data's own, then each method's, its energy
+    normalised by quadrature at temperature 1. A row has one colour scale, fixed by the data."""
+    by_dataset: dict[str, dict[str, dict[str, Any]]] = {}
+    for run in summary["runs"]:
+        dataset, _, method = run["experiment"].partition("/")
+        by_dataset.setdefault(dataset, {}).setdefault(method, run)  # the first seed
+    methods = list(dict.fromkeys(method for found in by_dataset.values() for method in found))
+    height, width = 2 * len(by_dataset), 1 + len(methods)
+    figure = Figure(figsize=(2.1 * width + 0.8, 2.3 * height + 0.6), layout="constrained")
+    axes = figure.subplots(height, width, squeeze=False)
+    for row, (dataset, found) in enumerate(by_dataset.items()):
+        toy = TOYS[dataset]
+        points, _ = toy.grid()
+        truth = torch.cat([toy.log_density(part) for part in points.split(65_536)])
+        panels: list[Panel] = [("data", truth.reshape(toy.resolution, toy.resolution))]
+        panels += [(label(method, found.get(method)), log_density(found.get(method), toy, runs)) for method in methods]
+        density_rows(figure, axes[2 * row : 2 * row + 2], toy, panels)
+    finish(figure, title, path)
+
+
+def finish(figure: Figure, title: str, path: Path) -> None:
+    figure.suptitle("\n".join(textwrap.wrap(title, width=int(11 * figure.get_figwidth()))), fontsize=10)
+    save_figure(figure, path)
+
+
+def label(method: str, run: dict[str, Any] | None) -> str:
+    stand_in = NO_DENSITY.get(method.partition("@")[0])
+    name = f"{method} ({stand_in})" if stand_in else method
+    return f"{name}\nNLL {run['figures']['nll']:.2f}" if run else name
+
+
+def log_density(run: dict[str, Any] | None, toy: Toy, runs: Path) -> Tensor | None:
+    """On the data set's grid; None where the run or its checkpoint is not at hand."""
+    try:
+        if run is None:
+            return None
+        _, model = load(runs / run["run"])
+    except BadInput:
+        return None
+    energies = grid_energies(model.energy, toy)
+    return -energies.double() - normalise(energies, toy).log_partition
+
+
+def density_rows(figure: Figure, axes: Any, toy: Toy, panels: Sequence[Panel]) -> None:
+    """Densities in the first row of axes, log-densities in the second."""
+    data = toy.draw(noise(1), 5000)
+    peaks = toy.log_density(data)
+    span = float(data.abs().max()) * 1.15
+    box = (-toy.extent, toy.extent, -toy.extent, toy.extent)
+    high = float(peaks.max())
+    # As in `plots.density_picture`: a square-root scale, on which modes of a tenth of the height are still seen.
+    scales = (("magma", PowerNorm(0.5, 0, float(peaks.quantile(0.9).exp()))), ("viridis", Normalize(high - 12, high)))
+    for (colours, norm), line, name in zip(scales, axes, ("density", "log-density"), strict=True):
+        for axis, (text, values) in zip(line, panels, strict=True):
+            axis.set(xlim=(-span, span), ylim=(-span, span), aspect="equal", xticks=[], yticks=[])
+            if name == "density":
+                axis.set_title(text, fontsize=9)
+            if values is None:
+                axis.text(0, 0, "not at hand", ha="center", va="center")
+                continue
+            shown = values.exp() if name == "density" else values
+            # rows of an image are y, columns x
+            image = axis.imshow(shown.T.numpy(), colours, norm, origin="lower", extent=box, interpolation="nearest")
+        line[0].set_ylabel(f"{toy.name}\n{name}")
+        unit = "per unit area" if name == "density" else "nats"
+        figure.colorbar(image, ax=line.tolist(), label=unit, fraction=0.02, pad=0.01)
+
+
+def comparison(path: Path, title: str, summary: dict[str, Any], runs: Path) -> None:
+    """A panel for each figure that the paper has: our mean and spread over seeds beside the paper's."""
+    rows = summary["rows"]
+    keys = list(dict.fromkeys(key for row in rows for key in row["paper"])) or list(rows[0]["figures"])
+    figure = Figure(figsize=(3.6 * len(keys) + 1.2, 0.5 * len(rows) + 1.6), layout="constrained")
+    panels = figure.subplots(1, len(keys), sharey=True, squeeze=False)[0]
+    for axis, key in zip(panels, keys, strict=True):
+        intervals(axis, [row["figures"].get(key) for row in rows], -0.12, OURS, "ours")
+        intervals(axis, [row["paper"].get(key) for row in rows], 0.12, PAPER, "paper")
+        floors = [row["figures"][f"{key}_floor"][0] for row in rows if f"{key}_floor" in row["figures"]]
+        if floors:
+            axis.axvline(float(np.mean(floors)), color="gray", linestyle="--", label="a perfect sampler")
+        low, high = axis.dataLim.intervalx
+        if low > 0 and high / low > 30:
+            axis.set_xscale("log")
+        axis.set_xlabel(key)
+        axis.set_yticks(range(len(rows)), [row["label"] for row in rows])
+        axis.grid(axis="x", alpha=0.3)
+    panels[0].invert_yaxis()
+    figure.legend(*panels[-1].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
+    finish(figure, title, path)
+
+
+def intervals(axis: Axes, values: Sequence[Any], shift: float, colour: str, name: str) -> None:
+    """Means with their spread, [mean] or [mean, spread] each; what was not measured (text) or not given is left out."""
+    given = [(i + shift, value[0], [*value, 0.0][1]) for i, value in enumerate(values) if isinstance(value, list)]
+    if given:
+        y, mean, error = zip(*given, strict=True)
+        axis.errorbar(mean, y, xerr=error, fmt="o", color=colour, capsize=3, markersize=5, label=name)
+
+
+def curves(path: Path, title: str, summary: dict[str, Any], runs: Path) -> None:
+    """Entropy by every estimator over training; a line for each seed."""
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    axis = figure.subplots()
+    for i, run in enumerate(summary["runs"]):
+        for key, (name, colour) in ESTIMATORS.items():
+            values = run["curves"]
+            axis.plot(values["step"], values[key], "o-", color=colour, markersize=3, label=None if i else name)
+    axis.set(xlabel="iteration", ylabel="entropy of the generator, nats")
+    axis.grid(alpha=0.3)
+    axis.legend()
+    finish(figure, title, path)
