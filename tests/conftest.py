@@ -1,6 +1,7 @@
 """What all tests share: one thread, torch left as it was found, and reasons for what cannot run here."""
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -47,3 +48,23 @@ def real_data() -> Path:
     if not root:
         pytest.skip("EBMBOUNDS_DATA does not name a folder with the real data sets")
     return Path(root)
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    """Debian's chromium, driven; a test opens pages in it and asks for `errors`, what its console has complained of."""
+    program, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if not program or not driver:
+        pytest.skip("chromium and chromedriver are not installed (Debian: chromium, chromium-driver)")
+    webdriver = pytest.importorskip("selenium.webdriver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = program
+    for flag in ("--headless=new", "--disable-gpu", "--disable-dev-shm-usage", "--window-size=1200,900"):
+        options.add_argument(flag)
+    if os.geteuid() == 0:  # chromium's sandbox does not run for root
+        options.add_argument("--no-sandbox")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    browser.errors = lambda: [entry["message"] for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
+    yield browser
+    browser.quit()

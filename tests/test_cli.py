@@ -1,6 +1,7 @@
 """The command line: what each command leaves behind, and one sentence with exit code 2 for unusable input."""
 
 import json
+import re
 import sys
 
 import numpy as np
@@ -44,7 +45,9 @@ def test_version(command):
     assert command("--version")[:2] == (0, f"ebmbounds {__version__}\n")
 
 
-@pytest.mark.parametrize("name", ["train", "evaluate", "sample", "score", "list", "bench", "data"])
+@pytest.mark.parametrize(
+    "name", ["train", "evaluate", "sample", "score", "list", "bench", "data", "reproduce", "report", "explore"]
+)
 def test_help_is_there(command, name):
     code, out, _ = command(name, "--help")
     assert code == 0 and "Usage" in out
@@ -64,12 +67,21 @@ def test_help_is_there(command, name):
         (["train", "moons/ebm-bb", "entropy_estimator=s2"], "s1, exact, hutchinson"),
         (["train", "moons/ebm-bb", "steps"], "write KEY=VALUE"),
         (["train", "moons/ebm-bb", "steps=1", "steps=2"], "steps is set twice"),
-        (["train", "moons/ebm-bb", "width=1"], "below latent_dim=2"),
+        (["train", "moons/ebm-bb@paper", "width=1"], "below latent_dim=2"),
         (["train", "moons/ebm-bb", "--device", "tpu"], "is no device"),
         (["train", "--resume"], "--resume needs the run folder"),
         (["evaluate", "nowhere"], "is no run folder"),
         (["sample", "nowhere", "-o", "x.npy"], "is no run folder"),
         (["sample", "nowhere", "-o", "x.jpg"], ".npy, .csv or .png"),
+        (["reproduce", "toy-densities"], "did you mean 'toy-density'?"),
+        (["reproduce", "modes", "--budget", "soon"], "'soon' is no time limit"),
+        (["reproduce", "modes", "--method", "ebm-b"], "did you mean 'ebm-bb'?"),
+        (["reproduce", "entropy", "--method", "wgan-0gp"], "no run of this reproduction"),
+        (["reproduce", "page"], "from the root of a checkout"),
+        (["report", "nowhere"], "is no run folder"),
+        (["report", "nowhere", "-o", "page.pdf"], "ends in .html"),
+        (["explore", "nowhere"], "is no run folder"),
+        (["explore", "cifar10/ebm-bb@pretrained"], "no pretrained weights"),
     ],
 )
 def test_bad_input_gets_one_sentence(command, tmp_path, monkeypatch, arguments, sentence):
@@ -150,6 +162,38 @@ def test_list_as_json(command):
     assert {"25gaussians/ebm-bb", "25gaussians/ebm-bb@paper", "25gaussians/ebm-bb@code"} <= {
         row["name"] for row in rows
     }
+
+
+@pytest.mark.parametrize("arguments", [["list"], ["reproduce"], ["data", "list"], ["data", "info", "cifar10"]])
+def test_tables_fit_80_columns_and_are_plain_when_piped(command, monkeypatch, arguments):
+    piped = command(*arguments)[1]
+    assert "\x1b" not in piped and all("\t" in line for line in piped.splitlines())
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as in a terminal
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", command(*arguments)[1])
+    assert "\t" not in shown and max(map(len, shown.splitlines())) <= 80
+    first = {line.split("\t")[0] for line in piped.splitlines()[1:]}
+    assert first <= {line.split("  ")[0] for line in shown.splitlines()}  # names stay whole
+
+
+def test_report_writes_a_page(command, trained, tmp_path):
+    code, out, _ = command("report", trained, "-o", tmp_path / "page.html")
+    assert code == 0 and "page.html" in out and (tmp_path / "page.html").stat().st_size < 8e6
+
+
+def test_reproduce_gathers_what_is_finished_and_tells_what_is_not(command, tmp_path, monkeypatch):
+    from ebmbounds.reproduce import REPRODUCTIONS, runs
+
+    monkeypatch.setattr("ebmbounds.reproduce.complete_all", lambda tasks, **options: runs.Outcome())  # trains nothing
+    assert {line.split("\t")[0] for line in command("reproduce")[1].splitlines()[1:]} == set(REPRODUCTIONS)
+    places = ["--runs", tmp_path / "runs", "--results", tmp_path / "results", "--device", "cpu"]
+    code, out, err = command("reproduce", "toy-density", "--quick", *places)
+    total = len(REPRODUCTIONS["toy-density"].tasks(tmp_path, quick=True))
+    assert code == 0 and "quick" in out
+    assert f"{total} of {total} runs are not finished: go on with the same command" in err
+    summary = json.loads(command("reproduce", "toy-density", "--quick", "--json", *places)[1])
+    assert summary["quick"] and len(summary["unfinished"]) == total
+    assert not list(tmp_path.iterdir())
 
 
 def test_data_commands(command):

@@ -1,22 +1,25 @@
 """From a run to metrics.json and pictures: what fits the data set, with the protocol of each figure."""
 
+import dataclasses
 import platform
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from ebmbounds import __version__, bounds
+from ebmbounds.data import Data
 from ebmbounds.data.toy import Gaussians, Toy
-from ebmbounds.game import Network
+from ebmbounds.evaluated import DensityMap, write_density, write_energies
 from ebmbounds.metrics import toy as metrics
 from ebmbounds.metrics.entropy import entropy_estimates
 from ebmbounds.model import Model
 from ebmbounds.noise import noise
+from ebmbounds.partition import from_log_weights
 from ebmbounds.plots import density_picture
+from ebmbounds.refine import importance_resampled
 from ebmbounds.run import Run, write_json
 from ebmbounds.step import State, Step
 
@@ -30,17 +33,19 @@ LATENTS = 2_000
 
 def watch(step: Step, run: Run, state: State) -> dict[str, float]:
     """The figures and the picture that training takes along the way."""
-    model = Model.of(step, state)
     if isinstance(step.data, Toy):
+        # Toy figures are taken on the CPU, wherever the run is: they are small, and its quadratures are in double.
+        model = Model.of(step, pytree.tree_map(lambda t: t.cpu(), state))
         figures = toy_figures(model, step.data)
         name = f"pictures/step_{int(state['step']):07d}.png"
         picture(run.path / name, run, model, step.data, figures, f"step {int(state['step'])}")
-        return {
-            key: figures[key] for key in ("nll", "nll_best_temperature", "modes", "good_fraction") if key in figures
-        }
+        bound = bound_figures(model, step.data, getattr(step.objective, "lobpcg_steps", 2))
+        figures |= {"upper_bound": bound["upper_bound"]} if "upper_bound" in bound else {}
+        kept = ("nll", "nll_best_temperature", "upper_bound", "modes", "good_fraction")
+        return {key: figures[key] for key in kept if key in figures}
     from ebmbounds.image_evaluation import watch_images
 
-    return watch_images(model, step, run, int(state["step"]))
+    return watch_images(Model.of(step, state), step, run, int(state["step"]))
 
 
 def evaluate(run: Run, session: "Session", model: Model, **options: Any) -> dict[str, Any]:
@@ -54,6 +59,7 @@ def evaluate(run: Run, session: "Session", model: Model, **options: Any) -> dict
         result = evaluate_images(run, session, model, **options)
     result |= {
         "experiment": session.experiment.name,
+        "iterations": model.iterations,
         "versions": {
             "ebmbounds": __version__,
             "torch": torch.__version__,
@@ -66,8 +72,10 @@ def evaluate(run: Run, session: "Session", model: Model, **options: Any) -> dict
 
 
 def evaluate_toy(run: Run, model: Model, toy: Toy, objective: Any) -> dict[str, Any]:
-    figures = toy_figures(model, toy) | bound_figures(model, toy, getattr(objective, "lobpcg_steps", 2))
+    figures = toy_figures(model, toy) | refined_figures(model, toy)
+    figures |= bound_figures(model, toy, getattr(objective, "lobpcg_steps", 2))
     picture(run.path / "density.png", run, model, toy, figures, run.path.name)
+    write_arrays(run, model, toy, figures["log_partition"])
     figures["protocol"] = {
         "nll": "energy normalised by the midpoint rule on a "
         f"{toy.resolution}^2 grid over [-{toy.extent:g}, {toy.extent:g}]^2; "
@@ -77,6 +85,9 @@ def evaluate_toy(run: Run, model: Model, toy: Toy, objective: Any) -> dict[str, 
         "modes": f"modes with at least 0.5% of {SAMPLES} samples (seed 0) within 4 sigma",
         "good_fraction": f"of {SAMPLES} samples: within 4 sigma of a mode, or true log-density above "
         "the data's 1% quantile",
+        "good_fraction_refined": "the same of samples of the energy: generated ones, resampled with weights "
+        "exp(-E(x)) / p_g(x); so modes_refined",
+        "log_partition_importance": f"by the same weights, {10 * SAMPLES} samples; standard error to first order",
         "entropy": f"at {LATENTS} latents (seed 3), the same for every estimator; few_steps: the run's lobpcg_steps",
         "lower_bound": "Eq. 4 with exact entropy, a bound where latent_dim = data dimension",
         "upper_bound": "Eq. 13, p = 2, exact entropy and score; M the diameter of the samples and m = sup - inf of "
@@ -110,21 +121,35 @@ def toy_figures(model: Model, toy: Toy) -> dict[str, Any]:
     return figures
 
 
-def bound_figures(model: Model, toy: Toy, lobpcg_steps: int) -> dict[str, Any]:
+def refined_figures(model: Model, toy: Toy) -> dict[str, Any]:
+    """log Z and sample quality by importance weights on an invertible generator's samples; else nothing."""
+    if not model.generator_network.invertible:
+        return {}
+    x, log_p = model.sample_with_density(10 * SAMPLES)
+    data, samples = toy.draw(noise(1), SAMPLES), importance_resampled(model, SAMPLES)
+    figures: dict[str, Any] = {
+        "log_partition_importance": dataclasses.asdict(from_log_weights(-model.energies(x) - log_p)),
+        "good_fraction_refined": float(metrics.good_samples(samples, toy, data).double().mean()),
+    }
+    if isinstance(toy, Gaussians):
+        figures["modes_refined"] = metrics.modes_found(samples, toy)
+    return figures
+
+
+def bound_figures(model: Model, data_set: Data, lobpcg_steps: int) -> dict[str, Any]:
     """Both bounds of the NLL and the entropy estimates, on the same latents, in double precision."""
     z = noise(3).normal(LATENTS, model.latent_dim).double()
-    g = in_double(model.generator_network)
-    energy = in_double(model.energy_network)
+    g, energy = model.generator_network.double().frozen, model.energy_network.double().frozen
     d = model.latent_dim
     start = noise(4).normal(LATENTS, d).double()
     probes = noise(5).normal(8 * LATENTS, d).double().reshape(8, LATENTS, d)
     entropy = entropy_estimates(g, z, start, probes, lobpcg_steps)
     with torch.no_grad():
-        data = toy.draw(noise(1), SAMPLES).double()
+        data = data_set.draw(noise(1), SAMPLES).double()
         x = g(z)
         lower = bounds.lower_bound(energy(data), energy(x), torch.tensor(entropy["exact"], dtype=torch.float64))
         figures: dict[str, Any] = {"entropy": entropy, "lower_bound": float(lower)}
-        if d == 2:
+        if x.flatten(1).shape[1] == d:
             gap = bounds.score_gap(lambda x: energy(x).flatten(), g, z)
             diameter = float(torch.cdist(x[:1000], x[:1000]).max())
             spread = float(gap.max() - gap.min())
@@ -137,11 +162,11 @@ def bound_figures(model: Model, toy: Toy, lobpcg_steps: int) -> dict[str, Any]:
     return figures
 
 
-def in_double(network: Network) -> Callable[[Tensor], Tensor]:
-    """The frozen network evaluated in double precision."""
-    parameters = {name: p.double() for name, p in network.parameters.items()}
-    buffers = {name: b.double() if b.is_floating_point() else b for name, b in network.buffers.items()}
-    return Network(network.skeleton, parameters, buffers).frozen
+def write_arrays(run: Run, model: Model, toy: Toy, log_partition: float) -> None:
+    data, samples = toy.draw(noise(1), SAMPLES), model.sample(SAMPLES)
+    write_energies(run, {"test": model.energies(data).cpu().numpy(), "samples": model.energies(samples).cpu().numpy()})
+    grid = metrics.grid_energies(model.energy, toy)
+    write_density(run, DensityMap.of(toy, grid, log_partition, data, samples))
 
 
 def picture(path: Path, run: Run, model: Model, toy: Toy, figures: dict[str, Any], label: str) -> None:

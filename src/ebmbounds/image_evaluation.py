@@ -22,6 +22,7 @@ from ebmbounds.data.folder import image_files, read_images
 from ebmbounds.data.registry import data_root, image_set, load_images
 from ebmbounds.data.resident import ResidentImages, to_pixels
 from ebmbounds.errors import BadInput
+from ebmbounds.evaluated import write_energies
 from ebmbounds.image_figures import (
     CACHE,
     Measured,
@@ -175,6 +176,7 @@ def evaluate_images(
             detected.add(ood_figures(name, by_set["test"], by_set[name], seed=seed))
             detected.protocol[name]["as_published"] = as_published(name, folder)
     energy_histogram_picture(run.path / "energy_histograms.png", by_set)
+    write_energies(run, by_set)
     energy.figures |= {name: float(values.mean()) for name, values in by_set.items()}
     results.figures |= {"energy": energy.figures} | ({"ood": detected.figures} if others else {})
     results.protocol |= {

@@ -13,7 +13,6 @@ from torch import Tensor
 from ebmbounds.data.registry import data_root, describe, image_set
 from ebmbounds.data.resident import to_pixels, to_unit_range
 from ebmbounds.errors import BadInput
-from ebmbounds.evaluate import in_double
 from ebmbounds.metrics import frechet, modes, prd
 from ebmbounds.metrics.anisotropy import anisotropy_index
 from ebmbounds.metrics.entropy import entropy_estimates
@@ -164,7 +163,7 @@ def entropy_figures(model: Model, latents: int, lobpcg_steps: int, *, seed: int 
     source, d = noise(seed, device=model.device), model.latent_dim
     z, start = (source(f"entropy {name}").normal(latents, d).double() for name in ("z", "start"))
     probes = source("entropy probes").normal(latents, PROBES, d).double().transpose(0, 1)
-    g = in_double(model.generator_network)
+    g = model.generator_network.double().frozen
     few = max(1, at_once(model) // 128)  # the whole Jacobian at a latent takes what many images take
     parts = [
         (len(part), entropy_estimates(g, part, v, probe, lobpcg_steps))
