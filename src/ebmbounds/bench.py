@@ -8,13 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import fx
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils.flop_counter import flop_registry
 
 from ebmbounds.data import TOYS, Data, ResidentImages
 from ebmbounds.data.registry import image_set
-from ebmbounds.execution import captured, compiled, plain
+from ebmbounds.execution import captured, compiled, merge_equal_nodes, plain
 from ebmbounds.experiments import Experiment, experiment
 from ebmbounds.launch import build_step, set_up
 from ebmbounds.noise import noise
+from ebmbounds.step import Step
 
 RESEARCH = Path(__file__).parents[2] / "benchmarks" / "research_step.py"
 """Only in a checkout: it is for comparison and not part of the package."""
@@ -29,6 +33,8 @@ class Timing:
     """Launched on the GPU in one iteration."""
     memory: float | None
     """Peak GPU memory in GB."""
+    tflops: float | None
+    """Reached TFLOP/s: the arithmetic of `arithmetic`, whatever else the way computes twice."""
     setup: float
     """Seconds until the first iteration was done: compile and capture."""
 
@@ -38,14 +44,15 @@ def bench(name: str, overrides: dict[str, Any], device: str, blocks: int = 5, se
     random ones of the data set's shape."""
     spec = experiment(name, overrides)
     data = stand_in(spec, device)
-    set_up(device, False, spec.schedule.threads, spec.schedule.precision)
+    set_up(device, bool(spec.schedule.deterministic), spec.schedule.threads, spec.schedule.precision)
     ways: dict[str, Callable[[], Callable[[], Any]]] = {}
     if spec.method == "ebm-bb" and RESEARCH.is_file():
         ways["research"] = lambda: research(spec, data, device)
     executions = {"plain": plain, "compiled": compiled} | ({"captured": captured} if device != "cpu" else {})
     for way, execution in executions.items():
         ways[way] = lambda execution=execution: ours(spec, data, device, execution)  # type: ignore[misc]
-    return [timed(way, make, device, blocks, seconds) for way, make in ways.items()]
+    flop = None if device == "cpu" else arithmetic(build_step(spec, data, 0, device), device)
+    return [timed(way, make, device, flop, blocks, seconds) for way, make in ways.items()]
 
 
 def stand_in(spec: Experiment, device: str) -> Data:
@@ -75,7 +82,34 @@ def research(spec: Experiment, data: Data, device: str) -> Callable[[], Any]:
     return module.research_step(players["energy"], players["generator"], batch, spec.optimizer.latent_dim, steps)
 
 
-def timed(way: str, make: Callable[[], Callable[[], Any]], device: str, blocks: int, seconds: float) -> Timing:
+def arithmetic(step: Step, device: str) -> float:
+    """Floating-point operations of the convolutions and matrix products of one iteration, each counted once."""
+    state = {key: value for key, value in step.initial_state(0, device).items() if key != "log"}
+    with torch.no_grad():
+        graph = make_fx(step, tracing_mode="fake", _allow_non_fake_inputs=True)(state).graph
+    graph.eliminate_dead_code()
+    merge_equal_nodes(graph)
+    graph.eliminate_dead_code()
+    total = 0.0
+    for node in graph.nodes:
+        count = flop_registry.get(getattr(node.target, "overloadpacket", None))
+        if count is not None:
+            args, kwargs = fx.map_arg((node.args, node.kwargs), lambda argument: argument.meta["val"])
+            total += count(*args, **kwargs, out_val=node.meta["val"])
+    return total
+
+
+def matrix_product(size: int = 8192) -> float:
+    """TFLOP/s of a bf16 matrix product on this GPU: what arithmetic can reach here."""
+    a, b = torch.randn(2, size, size, device="cuda", dtype=torch.bfloat16)
+    timing = timed("product", lambda: lambda: a @ b, "cuda", 2 * size**3, blocks=5, seconds=1.0)
+    assert timing.tflops is not None
+    return timing.tflops
+
+
+def timed(
+    way: str, make: Callable[[], Callable[[], Any]], device: str, flop: float | None, blocks: int, seconds: float
+) -> Timing:
     cuda = device != "cpu"
     wait = torch.cuda.synchronize if cuda else (lambda: None)
     if cuda:
@@ -99,7 +133,8 @@ def timed(way: str, make: Callable[[], Callable[[], Any]], device: str, blocks: 
         times.append((time.perf_counter() - start) / count)
     memory = torch.cuda.max_memory_allocated() / 1e9 if cuda else None
     median = sorted(times)[len(times) // 2]
-    return Timing(way, 1e3 * median, kernels_of(advance) if cuda else None, memory, setup)
+    tflops = None if flop is None or way == "research" else flop / median / 1e12
+    return Timing(way, 1e3 * median, kernels_of(advance) if cuda else None, memory, tflops, setup)
 
 
 def kernels_of(advance: Callable[[], Any]) -> int:

@@ -1,0 +1,53 @@
+"""On a GPU: the captured iteration against the plain one in float64, and a deterministic run resumed."""
+
+import warnings
+
+import pytest
+import torch
+from torch.utils import _pytree as pytree
+
+from ebmbounds import launch
+from ebmbounds.bench import stand_in
+from ebmbounds.execution import captured, plain
+from ebmbounds.experiments import experiment
+from ebmbounds.objectives import METHODS
+from ebmbounds.run import Run, flatten
+
+pytestmark = pytest.mark.gpu
+STEPS = 50
+EXPERIMENTS = ["25gaussians/ebm-bb@quick", "stackedmnist/ebm-bb@quick", *(f"cifar10/{name}@quick" for name in METHODS)]
+
+
+def state_after(name: str, device: str, way, precision: str = "fp32"):
+    """The state after some steps, on random pixels of the data set's shape."""
+    spec = experiment(name, {"compile": "auto", "precision": precision})
+    launch.set_up(device, False, 1, precision)
+    data = stand_in(spec, device)
+    step = launch.build_step(spec, data, 0, device)
+    state = step.initial_state(0, device)
+    advance = way(step)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="the step could not be")
+        for _ in range(STEPS):
+            advance(state)
+    return pytree.tree_map(lambda t: t.cpu(), state)
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_captured_is_plain(double, name):
+    """Sums taken in another order grow apart from step to step, to 1e-7 at most here; an error is far larger."""
+    reference = flatten(state_after(name, "cpu", plain))
+    for way in (plain, captured):
+        for key, value in flatten(state_after(name, "cuda", way)).items():
+            torch.testing.assert_close(value, reference[key], rtol=1e-6, atol=1e-7, msg=lambda m, key=key: key + m)
+
+
+@pytest.mark.parametrize("name", ["25gaussians/ebm-bb@quick", "cifar10/ebm-bb@quick"])
+def test_a_deterministic_run_resumed_is_uninterrupted(tmp_path, real_data, name):
+    overrides = {"deterministic": True, "compile": "auto", "steps": 40, "checkpoint_every": 20, "log_every": 10}
+    options = {"device": "cuda", "data": real_data, "progress": False}
+    whole = launch.train(name, overrides, run=tmp_path / "whole", **options)
+    launch.train(name, overrides | {"steps": 20}, run=tmp_path / "run", **options)
+    resumed = launch.train(name, overrides, run=tmp_path / "run", resume=True, **options)
+    ours, theirs = (flatten(Run(run.path).load()[0]) for run in (resumed, whole))
+    assert all(torch.equal(value, theirs[key]) for key, value in ours.items())
