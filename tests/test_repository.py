@@ -42,9 +42,15 @@ def test_no_tracked_file_names_a_folder_of_one_machine_or_a_package_index():
         assert found is None, f"{path}: {found.group() if found else ''}"
 
 
-def test_constraints_pin_exact_versions():
-    lines = [line for line in text_of("constraints.txt").splitlines() if not line.startswith("#")]
-    assert lines and all(re.fullmatch(r"[\w.-]+==[\w.]+", line) for line in lines)
+@pytest.mark.parametrize(
+    "file", ["constraints.txt", "constraints-cpu.txt", "constraints-cuda.txt", "tests/fuzz/requirements.txt"]
+)
+def test_constraints_pin_exact_versions_with_their_hashes(file):
+    text = re.sub(r"^#.*\n", "", text_of(file), flags=re.MULTILINE).replace("\\\n", "")
+    assert text and all(
+        re.fullmatch(r"[\w.-]+==[\w.+]+( ; platform_system == \"Linux\")?( +--hash=sha256:[0-9a-f]{64})+", line)
+        for line in text.splitlines()
+    )
 
 
 @pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md"])
@@ -110,7 +116,8 @@ def test_the_wheel_builds_installs_and_holds_its_data(tmp_path):
     (wheel,) = tmp_path.glob("*.whl")
     held = set(zipfile.ZipFile(wheel).namelist())
     package = ROOT / "src/ebmbounds"
-    wanted = [*package.rglob("*.py"), *package.rglob("*.toml"), *package.rglob("*.safetensors"), package / "py.typed"]
+    kinds = ("py", "toml", "safetensors", "html", "css", "js")
+    wanted = [*(path for kind in kinds for path in package.rglob(f"*.{kind}")), package / "py.typed"]
     assert {path.relative_to(ROOT / "src").as_posix() for path in wanted} <= held
     assert any(name.endswith("licenses/LICENSE") for name in held)
     assert not any(name.startswith(("tests", "docs")) for name in held)

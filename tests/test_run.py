@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
+from ebmbounds import run as run_module
 from ebmbounds.errors import BadInput
 from ebmbounds.run import FORMAT, Run, flatten, read_json, unflatten, write_atomically, write_json
 
@@ -101,7 +102,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monke
         raise OSError("the disk is full")
 
     monkeypatch.setattr(os, call, fail)
-    with pytest.raises(OSError, match="full"):
+    with pytest.raises(BadInput, match=f"{path} cannot be written .the disk is full"):
         write_atomically(path, b"new")
     assert path.read_bytes() == b"old"
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
@@ -154,6 +155,30 @@ def test_no_log_has_no_records(run):
     assert list(run.records()) == []
     run.rewind_log(0)
     assert list(run.records()) == []
+
+
+def test_a_long_log_is_kept_in_parts(run, monkeypatch):
+    monkeypatch.setattr(run_module, "LOG_PART", 100)
+    everything = [{"step": step, "loss": 0.5} for step in range(20)]
+    for record in everything:
+        run.log(record)
+    assert len(run.log_parts()) > 3 and all(part.stat().st_size < 200 for part in run.log_parts() if part.exists())
+    assert list(run.records()) == everything
+    run.rewind_log(7)
+    assert list(run.records()) == everything[:8]
+    for record in everything[8:]:
+        run.log(record)
+    assert list(run.records()) == everything
+
+
+def test_pictures_along_the_way_are_thinned(run, monkeypatch):
+    monkeypatch.setattr(run_module, "MOST_PICTURES", 10)
+    (run.path / "pictures").mkdir()
+    for step in range(100):
+        (run.path / "pictures" / f"step_{step:07d}.png").touch()
+        run.thin_pictures()
+    left = sorted(int(path.stem.removeprefix("step_")) for path in (run.path / "pictures").iterdir())
+    assert 5 <= len(left) <= 10 and left[0] == 0 and left[-1] == 99
 
 
 # -- checkpoints -----------------------------------------------------------------------------------------------------

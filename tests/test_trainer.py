@@ -1,21 +1,15 @@
-"""The loop: logs, checkpoints and signals on a state of one number; then whole runs, stopped, killed and resumed."""
+"""The loop on a state of one number: logs, checkpoints, signals, divergence."""
 
-import json
 import math
-import multiprocessing
 import os
-import random
 import signal
 import time
-import warnings
 from pathlib import Path
 
 import pytest
 import torch
 
-from ebmbounds import evaluate, launch
 from ebmbounds import trainer as trainer_module
-from ebmbounds.errors import BadInput
 from ebmbounds.run import Run, flatten
 from ebmbounds.step import COUNT
 from ebmbounds.trainer import Diverged, Trainer, interruptions
@@ -26,6 +20,7 @@ from ebmbounds.trainer import Diverged, Trainer, interruptions
 def counter() -> dict:
     return {
         "step": torch.tensor(0),
+        "tries": torch.tensor(0),
         "parameters": {"energy": {"w": torch.tensor([1.0])}},
         "log": {"loss_energy": torch.zeros(1), COUNT: torch.zeros(1)},
     }
@@ -91,7 +86,7 @@ def test_without_a_figure_there_is_no_best(run):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("step", [1, 5, 6, 19])
+@pytest.mark.parametrize("step", [2, 5, 6, 19])
 def test_a_signal_saves_and_ends(run, number, step):
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
     state = counter()
@@ -106,13 +101,10 @@ def test_a_signal_saves_and_ends(run, number, step):
     assert records == {4: 2.5, 6: 5.5, 8: 7.5, 12: 10.5, 16: 14.5, 18: 17.5, 20: 19.5}
 
 
-def test_a_signal_before_the_first_step_saves_too(run):
-    class Early(Trainer):
-        def bar(self, step):
-            os.kill(os.getpid(), signal.SIGTERM)
-            return super().bar(step)
-
-    assert Early(run, advance, 20, progress=False).train(counter()) == signal.SIGTERM
+def test_a_signal_before_the_first_step_saves_too(run, monkeypatch):
+    shown = Trainer.shown
+    monkeypatch.setattr(Trainer, "shown", lambda *args: os.kill(os.getpid(), signal.SIGTERM) or shown(*args))
+    assert make(run).train(counter()) == signal.SIGTERM
     assert saved_step(run) == 0
 
 
@@ -152,6 +144,66 @@ def test_parameters_that_are_no_numbers_are_never_saved(run, step):
     assert all(t.isfinite().all() for t in flatten(run.load()[0]).values())
 
 
+def poison(step: int, times: int, value: float = math.nan):
+    """An `advance` whose loss at a step is a runaway value, the first so many times that it comes there."""
+    left = [value] * times
+
+    def spoil(state: dict) -> None:
+        state["log"]["loss_energy"] += left.pop() if left else 0.0
+
+    return after(step, spoil)
+
+
+@pytest.mark.parametrize("value", [math.nan, -math.inf, 1e12])
+@pytest.mark.parametrize("step", [2, 15])
+def test_a_run_that_diverges_goes_back_and_tries_otherwise(run, step, value):
+    """Also before its first checkpoint. It is noticed at the next record: the records before it stand."""
+    state = counter()
+    with pytest.warns(UserWarning, match=r"diverged: loss_energy = .* Try [23] begins at step \d+, at half"):
+        make(run, poison(step, 2, value), rollbacks=3).train(state)
+    assert int(state["tries"]) == 2 and saved_step(run) == 20
+    assert torch.equal(run.load()[0]["parameters"]["energy"]["w"], state["parameters"]["energy"]["w"])
+    records = {record["step"]: record for record in run.records()}
+    assert list(records) == [4, 6, 8, 12, 16, 18, 20]
+    assert [s for s, record in records.items() if record.get("tries") == 2] == [s for s in records if s >= step]
+    assert all("tries" not in record for s, record in records.items() if s < step)
+    assert records[20]["loss_energy"] == 19.5
+
+
+def test_a_run_that_goes_on_diverging_is_given_up_with_a_report(run):
+    with (
+        pytest.warns(UserWarning, match="diverged"),
+        pytest.raises(
+            Diverged, match=r"given up after 3 tries from step 12.*loss_energy = nan before step 16.*lr_energy"
+        ),
+    ):
+        make(run, poison(15, 99), rollbacks=2).train(counter())
+    assert saved_step(run) == 12 and int(run.load()[0]["tries"]) == 2
+
+
+def test_a_run_killed_after_its_rollback_goes_on_with_it(run):
+    """The new try is part of the saved state before anything else happens."""
+
+    class Killed(BaseException):
+        pass
+
+    def die(state: dict) -> None:
+        if int(state["tries"]):
+            raise Killed
+
+    poisoned, dying = poison(15, 1), after(13, die)
+
+    def advance_or_die(state: dict) -> None:
+        (dying if int(state["step"]) == 12 else poisoned)(state)
+
+    with pytest.warns(UserWarning, match="diverged"), pytest.raises(Killed):
+        make(run, advance_or_die, rollbacks=1).train(counter())
+    state, notes = run.load()
+    assert int(state["step"]) == 12 and int(state["tries"]) == 1
+    make(run, rollbacks=1).train(state, notes["best"])
+    assert saved_step(run) == 20
+
+
 def test_a_finished_run_has_nothing_to_do(run):
     state = counter()
     make(run).train(state)
@@ -179,248 +231,6 @@ def test_the_loop_runs_without_tensorboard(run, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "torch.utils.tensorboard", None)
     make(run).train(counter())
     assert saved_step(run) == 20 and not (run.path / "events").exists()
-
-
-# -- whole runs ------------------------------------------------------------------------------------------------------
-
-NAME = "moons/ebm-bb@quick"
-SETTINGS = {
-    "steps": 30,
-    "log_every": 3,
-    "checkpoint_every": 7,
-    "compile": "off",
-    "width": 8,
-    "batch_size": 16,
-    "batch_norm": True,  # so that there are buffers
-    "beta1": 0.5,  # and first moments
-    "ema": 0.9,  # and averages
-}
-
-
-def quick_watch(step, run, state) -> dict[str, float]:
-    """A figure that goes up and down, in place of quadratures and pictures."""
-    return {"nll": math.sin(int(state["step"]))}
-
-
-def train(path: Path, **options) -> Run:
-    overrides = SETTINGS | options.pop("overrides", {})
-    return launch.train(NAME, overrides, run=path, device="cpu", progress=False, **options)
-
-
-@pytest.fixture(autouse=True)
-def cheap_watch(monkeypatch):
-    monkeypatch.setattr(evaluate, "watch", quick_watch)
-
-
-@pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory) -> Run:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evaluate, "watch", quick_watch)
-        return train(tmp_path_factory.mktemp("uninterrupted") / "run")
-
-
-def content(run: Run) -> dict:
-    """Everything that must agree: states bit for bit, notes, records but for their timing."""
-    records = [{k: v for k, v in record.items() if k != "ms"} for record in run.records()]
-    states = {}
-    for name in ("last", "best"):
-        state, notes = run.load(name)
-        states[name] = {key: (t.dtype, t.shape, t.numpy().tobytes()) for key, t in flatten(state).items()}, notes
-    return {"records": records, "config": run.config, **states}
-
-
-def test_a_run_repeats_bit_for_bit(uninterrupted, tmp_path):
-    other = train(tmp_path / "run")
-    assert content(other) == content(uninterrupted)
-    assert set(uninterrupted.load()[0]) >= {"first_moment", "second_moment", "average", "buffers", "seed", "step"}
-    different = train(tmp_path / "other", seed=1)
-    assert content(different)["last"] != content(uninterrupted)["last"]
-
-
-@pytest.mark.parametrize("step", [2, 7, 20])
-def test_stopped_and_resumed_is_uninterrupted(uninterrupted, tmp_path, monkeypatch, step):
-    path = tmp_path / "run"
-    with monkeypatch.context() as patch:
-        plain = launch.plain
-
-        def stopping(iteration):
-            go = plain(iteration)
-
-            def advance(state):
-                go(state)
-                if int(state["step"]) == step:
-                    os.kill(os.getpid(), signal.SIGTERM)
-
-            return advance
-
-        patch.setattr(launch, "plain", stopping)
-        with pytest.raises(launch.Interrupted, match=f"step {step}.*--resume") as caught:
-            train(path)
-        assert caught.value.signal == signal.SIGTERM
-    assert saved_step(Run(path)) == step
-    train(path, resume=True)
-    assert content(Run(path)) == content(uninterrupted)
-
-
-def test_a_shorter_run_prolonged_has_the_same_state(uninterrupted, tmp_path):
-    """Only steps may change on the way."""
-    train(tmp_path / "run", overrides={"steps": 16})
-    train(tmp_path / "run", resume=True)
-    assert content(Run(tmp_path / "run"))["last"][0] == content(uninterrupted)["last"][0]
-
-
-def test_resuming_needs_the_same_settings(tmp_path):
-    train(tmp_path / "run", overrides={"steps": 2})
-    before = content_of_files(tmp_path / "run")
-    with pytest.raises(BadInput, match="lr_energy"):
-        train(tmp_path / "run", resume=True, overrides={"lr_energy": 0.1})
-    with pytest.raises(BadInput, match="exists"):
-        train(tmp_path / "run")
-    assert content_of_files(tmp_path / "run") == before
-
-
-def content_of_files(path: Path) -> dict[Path, bytes]:
-    return {p: p.read_bytes() for p in path.rglob("*") if p.is_file()}
-
-
-def test_a_checkpoint_of_other_networks_is_refused_by_name(tmp_path):
-    run = train(tmp_path / "run", overrides={"steps": 2})
-    config = run.config | {"width": 9}
-    (run.path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(BadInput, match=r"last\.safetensors does not fit"):
-        train(run.path, resume=True, overrides={"width": 9})
-    with pytest.raises(BadInput, match=r"last\.safetensors does not fit"):
-        launch.load(run.path)
-
-
-# -- kill -9 ---------------------------------------------------------------------------------------------------------
-
-
-def die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def die_at_step(step: int, way: str = "plain") -> None:
-    """In the middle of an iteration's update of the state."""
-    execution = getattr(launch, way)
-
-    def dying(iteration):
-        go = execution(iteration)
-
-        def advance(state):
-            if int(state["step"]) == step:
-                state["parameters"]["energy"]["1.weight"].fill_(7.0)
-                die()
-            go(state)
-
-        return advance
-
-    setattr(launch, way, dying)
-
-
-def die_at_checkpoint(count: int, moment: str) -> None:
-    """While the count-th `last` is written: with half of its content, before it takes its name, or right after."""
-    replace, seen = os.replace, []
-
-    def dying(source, target):
-        if Path(target).name == "last.safetensors":
-            seen.append(target)
-        here = len(seen) == count and Path(target).name == "last.safetensors"
-        if here and moment == "half":
-            Path(source).write_bytes(Path(source).read_bytes()[:100])
-            die()
-        if here and moment == "before":
-            die()
-        replace(source, target)
-        if here:
-            die()
-
-    os.replace = dying
-
-
-def die_in_the_log(count: int) -> None:
-    """With half a line written."""
-    log, seen = Run.log, []
-
-    def dying(self, record):
-        seen.append(record)
-        if len(seen) == count:
-            with open(self.path / "log.jsonl", "a", encoding="utf-8") as file:
-                file.write(json.dumps(record)[:20])
-            die()
-        log(self, record)
-
-    Run.log = dying
-
-
-def child(path: Path, deadly=None, *arguments, **options) -> None:
-    torch.set_num_threads(1)
-    evaluate.watch = quick_watch
-    if deadly is not None:
-        deadly(*arguments)
-    train(path, resume=(path / "config.json").exists(), **options)
-
-
-@pytest.fixture(scope="module")
-def processes():
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["ebmbounds.launch"])
-    return context
-
-
-@pytest.mark.parametrize(
-    "deadly",
-    [
-        (die_at_step, 0),
-        (die_at_step, 3),
-        (die_at_step, 18),
-        (die_at_checkpoint, 1, "half"),
-        (die_at_checkpoint, 2, "before"),
-        (die_at_checkpoint, 2, "after"),
-        (die_at_checkpoint, 5, "after"),
-        (die_in_the_log, 1),
-        (die_in_the_log, 8),
-    ],
-    ids=lambda deadly: " ".join([deadly[0].__name__, *map(str, deadly[1:])]),
-)
-def test_killed_anywhere_and_resumed_is_uninterrupted(uninterrupted, tmp_path, processes, deadly):
-    path = tmp_path / "run"
-    process = processes.Process(target=child, args=(path, *deadly))
-    process.start()
-    process.join(60)
-    assert process.exitcode == -signal.SIGKILL
-    train(path, resume=True)
-    assert content(Run(path)) == content(uninterrupted)
-
-
-def test_killed_and_resumed_is_uninterrupted_when_compiled(tmp_path, processes):
-    """Each process compiles for itself. Shallow networks, since a compiler's time goes by the length of the code."""
-    path, options = tmp_path / "run", {"overrides": {"compile": "on", "depth": 1, "width": 4}}
-    whole = train(tmp_path / "whole", **options)
-    process = processes.Process(target=child, args=(path, die_at_step, 18, "compiled"), kwargs=options)
-    process.start()
-    process.join(300)
-    assert process.exitcode == -signal.SIGKILL and saved_step(Run(path)) == 14
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", message="the step could not be")
-        train(path, resume=True, **options)
-    assert content(Run(path)) == content(whole)
-
-
-def test_killed_again_and_again_at_random_moments(uninterrupted, tmp_path, processes):
-    """By the clock, from outside: whatever the process is doing then."""
-    path, delays = tmp_path / "run", random.Random(0)
-    for _ in range(4):
-        process = processes.Process(target=child, args=(path,))
-        process.start()
-        deadline = time.monotonic() + 60
-        while not (path / "config.json").exists() and time.monotonic() < deadline:
-            time.sleep(0.005)
-        time.sleep(delays.uniform(0.02, 0.6))
-        process.kill()
-        process.join(60)
-    train(path, resume=True)
-    assert content(Run(path)) == content(uninterrupted)
 
 
 def test_the_trainer_is_short():

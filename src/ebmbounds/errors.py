@@ -8,6 +8,10 @@ class BadInput(ValueError):
     """Input that cannot be used. The message names the value and the remedy; the command line prints it
     alone and exits with code 2."""
 
+    def __init__(self, sentence: str) -> None:
+        # Names in it may be a stranger's: no line breaks, and nothing that steers a terminal.
+        super().__init__("".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in sentence))
+
 
 def unknown(kind: str, value: str, known: Iterable[str]) -> BadInput:
     """The error for a name that is not in a table, with the closest name as the suggestion."""

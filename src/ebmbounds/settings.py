@@ -37,6 +37,9 @@ NonNegative = Annotated[float, Range(0)]
 Fraction = Annotated[float, Range(0, 1, open_high=True)]
 Count = Annotated[int, Range(1)]
 Whole = Annotated[int, Range(0)]
+# Bounded, so that a stranger's file cannot ask for networks without end.
+Width = Annotated[int, Range(1, 2**16)]
+Depth = Annotated[int, Range(1, 2**8)]
 
 
 def build(cls: type[Settings], values: dict[str, Any]) -> Settings:

@@ -1,18 +1,17 @@
-"""The training loop: steps, logs, checkpoints, signals. It knows nothing of methods, networks or data."""
+"""The training loop: steps, logs, checkpoints, signals, divergence. It knows nothing of methods, networks or data."""
 
 import math
-import signal
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
+from ebmbounds.distributed import ALONE, Group
+from ebmbounds.progress import Show, bar, event_writer
 from ebmbounds.run import Run, flatten
+from ebmbounds.signals import Interruptions, Stopped, interruptions
 from ebmbounds.step import COUNT, State
 
 Figures = dict[str, float]
@@ -38,52 +37,92 @@ class Trainer:
     watch: Callable[[State], Figures] = field(default=lambda state: {})
     """Called at every checkpoint; its figures go to the log, and `best_by` names the one that decides on best."""
     progress: bool = True
+    patience: int = 0
+    """Checkpoints without a new best after which training ends; 0: it never ends early."""
+    rollbacks: int = 0
+    """How often a run that diverged goes back to its last checkpoint, for new noise and half the step size."""
+
+    group: Group = ALONE
+    """The processes that train together. All hold the same state and log, so all decide alike; the first one writes."""
 
     def train(self, state: State, best: float = math.inf) -> int | None:
-        """Run to the end, or until SIGINT or SIGTERM, whose number is then returned. The state is saved in any case."""
-        step = int(state["step"])
-        saved = step if self.run.checkpoint().exists() else None
-        events = event_writer(self.run)
-        with interruptions() as interrupted, self.bar(step) as bar:
-            mark, since = time.perf_counter(), step
-            while step < self.steps and not interrupted():
-                self.advance(state)
-                step += 1
-                logs = step % self.log_every == 0 or step == self.steps
-                saves = step % self.checkpoint_every == 0 or step == self.steps
-                if logs or saves:
-                    record = self.read_log(state)  # the only place where the host waits for the device
-                    self.check(record, step)
-                    now = time.perf_counter()
-                    record = {"step": step, "ms": 1e3 * (now - mark) / (step - since), **record}
-                    mark, since = now, step
-                    figures: Figures = {}
-                    if saves:
-                        self.check_state(state)
-                        figures = self.watch(state)
-                    record |= figures
-                    self.run.log(record)  # before the checkpoint: a run killed between the two logs this step anew
-                    if saves:
-                        best = self.save(state, figures, best)
-                        mark, saved = time.perf_counter(), step
-                    events(record)
-                    bar(record)
-            if saved != step:
+        """Run to the end, or until SIGINT or SIGTERM, whose number is then returned. The state is saved in any case,
+        but for a signal in a session's first iteration: what is on disk then is the state before it."""
+        step = first = int(state["step"])
+        saved = self.run.checkpoint().exists()
+        if self.rollbacks and not saved:  # there must be something to go back to
+            self.run.save(state, best=best)
+            saved = True
+        events = event_writer(self.run.path / "events") if self.group.leads else lambda record: None
+        with interruptions() as interrupted, self.shown(step) as show:
+            stopped, told = self.group.agreed(interrupted), None
+            mark, since, in_vain = time.perf_counter(), step, 0
+            while True:
+                try:
+                    if self.due(step) and float(state["log"][COUNT]):  # sums that nobody has read
+                        record: dict[str, Any] = {"step": step}
+                        if step > since:
+                            record["ms"] = 1e3 * max(time.perf_counter() - mark, 1e-9) / (step - since)
+                        known, best = best, self.record(state, record, best, interrupted)
+                        if self.saves(step):
+                            saved, in_vain = True, 0 if best < known else in_vain + 1
+                        mark, since = time.perf_counter(), step
+                        events(record)
+                        show(record)
+                    if step >= self.steps or (told := stopped()) or (self.patience and in_vain >= self.patience):
+                        break
+                    with interrupted.at_once() if step == first else nullcontext():  # while it may be compiling
+                        self.advance(state)
+                    step, saved = step + 1, False
+                except Diverged as error:
+                    if self.group.leads:
+                        best = self.roll_back(state, error)
+                    elif not self.rollbacks:
+                        raise
+                    self.group.align(state)
+                    step = since = int(state["step"])
+                    mark, saved = time.perf_counter(), True
+                except Stopped:
+                    saved = saved or step == first  # the first iteration may have been left half-way
+                    break
+            if not saved:
                 self.check_state(state)
                 self.run.save(state, best=best)
-            return interrupted()
+            return told or interrupted()
 
-    def read_log(self, state: State) -> Figures:
-        """Means of the diagnostics since the last reading, which starts them anew."""
-        log = state["log"]
+    def shown(self, step: int) -> AbstractContextManager[Show]:
+        return bar(self.run.path.name, step, self.steps) if self.progress else nullcontext(lambda record: None)
+
+    def saves(self, step: int) -> bool:
+        return step % self.checkpoint_every == 0 or step == self.steps
+
+    def due(self, step: int) -> bool:
+        return step % self.log_every == 0 or self.saves(step)
+
+    def record(self, state: State, record: dict[str, Any], best: float, interrupted: Interruptions) -> float:
+        """Read the log, the only place where the host waits for the device; complete and write the record, and the
+        checkpoint where one is due. Gives the best figure so far. Until the end the log's sums stay in the state, so
+        that one saved before then has its record still to come."""
+        step, log = record["step"], state["log"]
         count = float(log[COUNT])
-        means = {name: float(total) / count for name, total in log.items() if name != COUNT}
+        record |= {name: float(total) / count for name, total in log.items() if name != COUNT}
+        self.check({name: value for name, value in record.items() if name not in ("step", "ms")}, step)
+        if tries := int(state.get("tries", 0)):
+            record["tries"] = tries
+        figures: Figures = {}
+        if self.saves(step):
+            self.check_state(state)
+            with interrupted.at_once():  # an evaluation can take long, and takes nothing from the state
+                figures = self.watch(state)
+            self.run.thin_pictures()
+        record |= figures
+        self.run.log(record)  # before the checkpoint: a run killed between the two logs this step anew
         for total in log.values():
             total.zero_()
-        return means
+        return self.save(state, figures, best) if self.saves(step) else best
 
-    def check(self, record: Figures, step: int) -> None:
-        for name, value in record.items():
+    def check(self, figures: Figures, step: int) -> None:
+        for name, value in figures.items():
             if not math.isfinite(value) or abs(value) > DIVERGED:
                 raise self.diverged(f"{name} = {value:g} before step {step}")
 
@@ -99,6 +138,23 @@ class Trainer:
             "lower lr_energy and lr_generator, or raise penalty_weight."
         )
 
+    def roll_back(self, state: State, error: Diverged) -> float:
+        """Take up the last checkpoint, in place, for another try (see `step`); or give up. Gives the best figure."""
+        found = self.run.latest() if self.rollbacks else None
+        if found is None:
+            raise error
+        good, notes = found
+        for name, tensor in flatten(good).items():
+            flatten(state)[name].copy_(tensor)
+        step, tries = int(state["step"]), int(state["tries"]) + 1
+        if tries > self.rollbacks:
+            raise Diverged(f"given up after {tries} tries from step {step}, each at half the step size before: {error}")
+        warnings.warn(f"{error} Try {tries + 1} begins at step {step}, at half the step size.", stacklevel=3)
+        state["tries"].fill_(tries)
+        self.run.rewind_log(step)
+        self.run.save(state, **notes)
+        return float(notes["best"])
+
     def save(self, state: State, figures: Figures, best: float) -> float:
         """Write `last`, and `best` where the named figure is lower than ever."""
         value = figures.get(self.best_by, math.inf)
@@ -107,81 +163,3 @@ class Trainer:
             self.run.save(state, "best", best=best)
         self.run.save(state, best=best)
         return best
-
-    @contextmanager
-    def bar(self, step: int) -> Iterator[Callable[[dict[str, Any]], None]]:
-        """A live progress bar on a terminal; one line per tenth of the run elsewhere."""
-        console = Console(stderr=True)
-        if not self.progress:
-            yield lambda record: None
-            return
-        if not console.is_terminal:
-            tenth = max(self.steps // 10, 1)
-            done = step // tenth
-
-            def line(record: dict[str, Any]) -> None:
-                nonlocal done
-                if record["step"] // tenth > done or record["step"] == self.steps:
-                    done = record["step"] // tenth
-                    sys.stderr.write(f"step {record['step']}/{self.steps}  {summary(record)}\n")
-
-            yield line
-            return
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[figures]}"),
-        )
-        with Progress(*columns, console=console) as progress:
-            task = progress.add_task(self.run.path.name, total=self.steps, completed=step, figures="")
-            yield lambda record: progress.update(task, completed=record["step"], figures=summary(record))
-
-
-SHOWN = ("loss_energy", "loss_generator", "lower_bound", "entropy", "nll", "fid", "modes")
-
-
-def summary(record: dict[str, Any]) -> str:
-    figures = [f"{name} {record[name]:.4g}" for name in SHOWN if name in record]
-    return "  ".join([f"{1e3 / record['ms']:.0f} it/s", *figures])
-
-
-@contextmanager
-def interruptions() -> Iterator[Callable[[], int | None]]:
-    """Catches SIGINT and SIGTERM; the function it yields tells which came first, if any. A second one is not caught."""
-    received: list[int] = []
-    previous: dict[int, Any] = {}
-
-    def note(number: int, _: Any) -> None:
-        received.append(number)
-        for each, handler in previous.items():
-            signal.signal(each, handler)
-
-    try:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            previous[number] = signal.signal(number, note)
-    except ValueError:  # not in the main thread: whoever runs the loop there handles signals
-        pass
-    try:
-        yield lambda: received[0] if received else None
-    finally:
-        for caught, handler in previous.items():
-            signal.signal(caught, handler)
-
-
-def event_writer(run: Run) -> Callable[[dict[str, Any]], None]:
-    """Writes records as TensorBoard events where TensorBoard is installed (the extra `tensorboard`)."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        return lambda record: None
-    writer = SummaryWriter(str(run.path / "events"))
-
-    def write(record: dict[str, Any]) -> None:
-        for name, value in record.items():
-            if name != "step" and isinstance(value, int | float):
-                writer.add_scalar(name, value, record["step"])
-        writer.flush()
-
-    return write

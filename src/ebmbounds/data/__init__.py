@@ -7,7 +7,7 @@ from typing import Annotated
 import torch
 
 from ebmbounds.data.registry import data_root, load_images
-from ebmbounds.data.resident import ResidentImages, ResidentRows, to_unit_range
+from ebmbounds.data.resident import ResidentImages, ResidentRows, digest, to_unit_range
 from ebmbounds.data.toy import TOYS, Toy
 from ebmbounds.settings import Range
 from ebmbounds.step import Data
@@ -31,6 +31,14 @@ def training_data(name: str, settings: DataSettings, root: Path | str | None, de
     return ResidentImages(torch.from_numpy(split.images).to(device), settings.flip)
 
 
+def data_digest(data: Data) -> str | None:
+    """Of the samples that a data set holds; None where they come from a formula."""
+    match data:
+        case ResidentImages(images=samples) | ResidentRows(rows=samples):
+            return digest(samples)
+    return None
+
+
 __all__ = [
     "TOYS",
     "Data",
@@ -38,6 +46,7 @@ __all__ = [
     "ResidentImages",
     "ResidentRows",
     "Toy",
+    "data_digest",
     "data_root",
     "load_images",
     "to_unit_range",

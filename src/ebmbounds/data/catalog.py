@@ -70,7 +70,7 @@ def _cifar_set(classes: int, label_key: str, train: tuple[str, ...], test: str, 
 
 
 def _svhn_remote(name: str, sha256: str) -> Remote:
-    addresses = tuple(f"{scheme}://ufldl.stanford.edu/housenumbers/{name}" for scheme in ("https", "http"))
+    addresses = (f"https://ufldl.stanford.edu/housenumbers/{name}",)
     return Remote(f"svhn/{name}", sha256, addresses)
 
 
@@ -96,10 +96,7 @@ IMAGE_SETS = {
         folder="FashionMNIST/raw",
         licence="MIT",
         source="https://github.com/zalandoresearch/fashion-mnist",
-        hosts=(
-            "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion",
-            "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
-        ),
+        hosts=("https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion",),
         sums="""3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84
         a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845
         346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073

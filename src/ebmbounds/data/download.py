@@ -27,7 +27,7 @@ class Remote:
     """Where it belongs, relative to the data folder."""
     sha256: str
     addresses: tuple[str, ...]
-    """The official address where it still answers, then mirrors; HTTPS first."""
+    """The official address where it still answers, then mirrors; by HTTPS."""
     members: tuple[str, ...] = ()
     """For an archive, the files to take from it, relative to the data folder."""
 

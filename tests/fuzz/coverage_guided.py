@@ -1,0 +1,33 @@
+"""The same targets under atheris, which steers its mutations by the code that they reach:
+
+python tests/fuzz/coverage_guided.py --list
+python tests/fuzz/coverage_guided.py TARGET [-runs=100000] [options of libFuzzer]
+
+An input that leads to anything but an answer or one sentence ends it with code 77, and is kept in the folder where it
+was started."""
+
+import sys
+import tempfile
+from pathlib import Path
+
+import atheris
+
+with atheris.instrument_imports(include=["ebmbounds", "targets", "pickle", "csv", "tarfile", "json"]):
+    from targets import TARGETS
+
+
+def main() -> None:
+    if sys.argv[1:] == ["--list"]:
+        sys.stdout.write("\n".join(TARGETS) + "\n")
+        return
+    target = TARGETS[sys.argv[1]]
+    with tempfile.TemporaryDirectory() as corpus:
+        for i, seed in enumerate(target.seeds):
+            Path(corpus, str(i)).write_bytes(seed)
+        options = ["-runs=100000", "-max_len=20000", "-rss_limit_mb=4096", "-timeout=20", "-print_final_stats=1"]
+        atheris.Setup([sys.argv[0], *options, *sys.argv[2:], corpus], target)
+        atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()
