@@ -1,5 +1,6 @@
 """EnergyModel: scikit-learn's conformance, a density that integrates to one, files, and clear errors."""
 
+import json
 import warnings
 
 import numpy as np
@@ -81,6 +82,18 @@ def test_a_folder_of_something_else_is_refused(tmp_path):
     (tmp_path / "config.json").write_text('{"dataset": "moons"}')
     with pytest.raises(BadInput, match="holds no EnergyModel"):
         EnergyModel.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [("settings", {"steps": 3}), ("settings", []), ("fitted", {}), ("fitted", None)],
+)
+def test_a_damaged_config_is_refused_in_a_sentence(fitted, tmp_path, damage):
+    fitted.save(tmp_path / "model")
+    config = tmp_path / "model" / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | dict([damage])))
+    with pytest.raises(BadInput, match="no whole EnergyModel"):
+        EnergyModel.load(tmp_path / "model")
 
 
 def test_shaped_rows(double):

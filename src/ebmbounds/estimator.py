@@ -267,8 +267,15 @@ class EnergyModel(DensityMixin, BaseEstimator):
         config = run.config
         if not isinstance(config, dict) or config.get("estimator") != cls.__name__:
             raise BadInput(f"{run.path} holds no {cls.__name__}: name a folder that its `save` made.")
-        model, fitted = cls(**config["settings"]), config["fitted"]
         state, _ = run.load()
+        try:
+            return cls._restored(config["settings"], config["fitted"], state)
+        except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+            raise BadInput(f"{run.path} is no whole {cls.__name__} ({error!r}): save it again.") from None
+
+    @classmethod
+    def _restored(cls, settings: dict[str, Any], fitted: dict[str, Any], state: State) -> "EnergyModel":
+        model = cls(**settings)
         model._seed, model.weights_ = fitted["seed"], tuple(fitted["weights"])
         model.log_partition_ = LogPartition(**fitted["log_partition"])
         model.n_features_in_, model.n_iter_ = fitted["n_features_in"], fitted["n_iter"]
