@@ -17,7 +17,6 @@ from ebmbounds.experiments import experiment, names, tables
 from ebmbounds.image_evaluation import read_user_images
 from ebmbounds.image_figures import generate, image_energies, mode_figures
 from ebmbounds.image_pictures import energy_histogram_picture, spherical
-from ebmbounds.step import Step
 
 SHAPES = {
     "mnist": (1, 28, 28),
@@ -85,8 +84,7 @@ def test_every_quick_preset_takes_a_step(name):
     size = spec.data.image_size
     shape = (3, size, size) if size else SHAPES[name.partition("/")[0]]
     images = torch.randint(256, (10, *shape), dtype=torch.uint8)
-    players = spec.pair.build(shape, spec.optimizer.latent_dim)
-    step = Step(spec.objective, players, ResidentImages(images, spec.data.flip), spec.optimizer)
+    step = launch.build_step(spec, ResidentImages(images, spec.data.flip), 0, "cpu")
     state = step.initial_state(0)
     plain(step)(state)
     assert all(bool(total.isfinite()) for total in state["log"].values())

@@ -80,8 +80,8 @@ def die_at_step(step: int, way: str = "plain") -> None:
     """In the middle of an iteration's update of the state."""
     execution = getattr(launch, way)
 
-    def dying(iteration):
-        go = execution(iteration)
+    def dying(iteration, **options):
+        go = execution(iteration, **options)
 
         def advance(state):
             if int(state["step"]) == step:
