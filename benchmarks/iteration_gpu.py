@@ -8,7 +8,7 @@ from torch.profiler import ProfilerActivity, profile
 from ebmbounds.bench import ours, stand_in
 from ebmbounds.execution import captured
 from ebmbounds.experiments import experiment
-from ebmbounds.launch import set_up
+from ebmbounds.machine import set_up
 
 name, *overrides = sys.argv[1:]
 spec = experiment(name, dict(item.split("=", 1) for item in overrides))

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,24 @@ def real_data() -> Path:
     if not root:
         pytest.skip("EBMBOUNDS_DATA does not name a folder with the real data sets")
     return Path(root)
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """Run the command line in this process: (exit code, standard output, standard error)."""
+
+    from ebmbounds import cli  # which takes seconds
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["ebmbounds", *map(str, arguments)])
+        try:
+            cli.main()
+            code = 0
+        except SystemExit as stop:
+            code = stop.code or 0
+        return code, *capsys.readouterr()
+
+    return run
 
 
 @pytest.fixture(scope="session")

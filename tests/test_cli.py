@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 
 import numpy as np
 import pytest
@@ -10,25 +9,8 @@ import torch
 from PIL import Image
 
 from ebmbounds import __version__
-from ebmbounds.cli import main
 
 TINY = ["compile=off", "width=8", "steps=20", "checkpoint_every=10", "log_every=5", "batch_size=16"]
-
-
-@pytest.fixture
-def command(monkeypatch, capsys):
-    """Run the command line in this process: (exit code, standard output, standard error)."""
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["ebmbounds", *map(str, arguments)])
-        try:
-            main()
-            code = 0
-        except SystemExit as stop:
-            code = stop.code or 0
-        return code, *capsys.readouterr()
-
-    return run
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +28,8 @@ def test_version(command):
 
 
 @pytest.mark.parametrize(
-    "name", ["train", "evaluate", "sample", "score", "list", "bench", "data", "reproduce", "report", "explore"]
+    "name",
+    ["train", "evaluate", "sample", "score", "list", "bench", "data", "reproduce", "report", "export", "explore"],
 )
 def test_help_is_there(command, name):
     code, out, _ = command(name, "--help")
@@ -81,7 +64,7 @@ def test_help_is_there(command, name):
         (["report", "nowhere"], "is no run folder"),
         (["report", "nowhere", "-o", "page.pdf"], "ends in .html"),
         (["explore", "nowhere"], "is no run folder"),
-        (["explore", "cifar10/ebm-bb@pretrained"], "no pretrained weights"),
+        (["export", "nowhere", "-o", "folder"], "is no run folder"),
     ],
 )
 def test_bad_input_gets_one_sentence(command, tmp_path, monkeypatch, arguments, sentence):

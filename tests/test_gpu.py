@@ -10,6 +10,7 @@ from ebmbounds import launch
 from ebmbounds.bench import stand_in
 from ebmbounds.execution import captured, plain
 from ebmbounds.experiments import experiment
+from ebmbounds.machine import set_up
 from ebmbounds.objectives import METHODS
 from ebmbounds.run import Run, flatten
 
@@ -21,7 +22,7 @@ EXPERIMENTS = ["25gaussians/ebm-bb@quick", "stackedmnist/ebm-bb@quick", *(f"cifa
 def state_after(name: str, device: str, way, precision: str = "fp32"):
     """The state after some steps, on random pixels of the data set's shape."""
     spec = experiment(name, {"compile": "auto", "precision": precision})
-    launch.set_up(device, False, 1, precision)
+    set_up(device, False, 1, precision)
     data = stand_in(spec, device)
     step = launch.build_step(spec, data, 0, device)
     state = step.initial_state(0, device)

@@ -61,7 +61,7 @@ def test_the_commands_in_a_document_exist(document):
     commands = {command.name for command in cli.app.registered_commands} | {"data"}
     assert set(re.findall(r"^ebmbounds (\w+)", code, re.MULTILINE)) <= commands
     for name in re.findall(r"[\w]+/(?:ebm|wgan)-[\w]+(?:@\w+)?", code):
-        experiments.experiment(name)
+        experiments.experiment(name.removesuffix("@pretrained"))
 
 
 def test_the_links_of_the_documents_lead_somewhere():

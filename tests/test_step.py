@@ -14,7 +14,7 @@ from ebmbounds.model import Model
 from ebmbounds.networks import ToyMLP
 from ebmbounds.noise import noise
 from ebmbounds.objectives import EBMBB, WGAN0GP, Objective
-from ebmbounds.step import COUNT, Optimizer, State, Step
+from ebmbounds.step import COUNT, Optimizer, State, Step, averaged_tables
 
 DATA = TOYS["moons"]
 
@@ -158,15 +158,19 @@ def test_preparing_in_train_mode_leaves_the_given_state_alone():
 def test_the_moving_average(double):
     step = toy_step(ema=0.9)
     state = step.initial_state(seed=0)
-    expected = state["parameters"]
+    expected = averaged_tables(state)
     for _ in range(5):
         state, _ = step(state)
-        expected = pytree.tree_map(lambda a, p: 0.9 * a + 0.1 * p, expected, state["parameters"])
+        expected = pytree.tree_map(lambda a, p: 0.9 * a + 0.1 * p, expected, averaged_tables(state))
     for a, b in zip(leaves(state["average"]), leaves(expected), strict=True):
         torch.testing.assert_close(a, b)
-    # It is what a model is made of.
+    # It is what a model is made of, batch norm's statistics included; the networks as they are come with it.
     model = Model.of(step, state)
-    assert torch.equal(model.energy_network.parameters["1.weight"], state["average"]["energy"]["1.weight"])
+    assert model.unaveraged is not None
+    for given, tables in ((model, state["average"]), (model.unaveraged, averaged_tables(state))):
+        for network, player in ((given.energy_network, "energy"), (given.generator_network, "generator")):
+            for name, tensor in tables[player].items():
+                assert torch.equal({**network.parameters, **network.buffers}[name], tensor)
     assert "average" not in toy_step(ema=0.0).initial_state(seed=0)
 
 

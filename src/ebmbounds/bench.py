@@ -16,7 +16,8 @@ from ebmbounds.data import TOYS, Data, ResidentImages
 from ebmbounds.data.registry import image_set
 from ebmbounds.execution import captured, compiled, merge_equal_nodes, plain
 from ebmbounds.experiments import Experiment, experiment
-from ebmbounds.launch import build_step, set_up
+from ebmbounds.launch import build_step
+from ebmbounds.machine import set_up
 from ebmbounds.noise import noise
 from ebmbounds.step import Step
 

@@ -20,7 +20,7 @@ from rich.console import Console
 from ebmbounds.data.arrays import read_array
 from ebmbounds.data.folder import image_files, read_images
 from ebmbounds.data.registry import data_root, image_set, load_images
-from ebmbounds.data.resident import ResidentImages, to_pixels
+from ebmbounds.data.resident import to_pixels
 from ebmbounds.errors import BadInput
 from ebmbounds.evaluated import write_energies
 from ebmbounds.image_figures import (
@@ -80,8 +80,11 @@ def watch_images(model: Model, step: Step, run: Run, iteration: int) -> dict[str
             real = load_images(
                 config["dataset"], "test", data_root(config["data_root"]), size=config["image_size"] or None
             ).images
-            samples, _ = generate(model, count)
-            figures["fid"] = plain_fid(samples, real, load_network(), device=model.device)
+            network = load_network()
+            figures["fid"] = plain_fid(generate(model, count)[0], real, network, device=model.device)
+            if model.unaveraged:
+                last, _ = generate(model.unaveraged, count)
+                figures["fid_unaveraged"] = plain_fid(last, real, network, device=model.device)
         except BadInput as error:  # hours of training must not end for a figure
             warnings.warn(f"no FID was taken at step {iteration}: {error}", stacklevel=2)
     return figures
@@ -108,8 +111,7 @@ def evaluate_images(
     real images, for a quick look. inception: the network's file. ood: other sets, by default the paper's. latents:
     those of each repeat of the anisotropy. cache: the folder for features of real images, kept for the next time.
     """
-    dataset, data = session.experiment.dataset, session.step.data
-    assert isinstance(data, ResidentImages)  # as every set of images is
+    dataset = session.experiment.dataset
     folder = data_root(root or run.config.get("data_root"))
     fid = fid_protocol(protocol)
     count = fid.samples if fid_samples is None else fid_samples
@@ -122,9 +124,9 @@ def evaluate_images(
     results = Results(progress)
 
     @functools.cache
-    def test_images() -> Pixels:
+    def real_images(split: str) -> Pixels:
         size = session.experiment.data.image_size or None
-        return load_images(dataset, "test", folder, size=size, progress=progress).images
+        return load_images(dataset, split, folder, size=size, progress=progress).images
 
     with results.part("samples"):
         samples, energies = generate(model, modes.SAMPLES if dataset == "stackedmnist" else count, seed)
@@ -139,18 +141,23 @@ def evaluate_images(
             results.add(mode_figures(samples, labels, device=model.device, seed=seed, progress=progress))
     elif model.data_shape[0] == 3:  # Inception knows photographs
         with results.part("fid", "kid", "inception_score", "f8", "f1_8"):
-            real = test_images() if fid.split == "test" else data.images.cpu().numpy()
+            real = real_images(fid.split)
             reduced = count < fid.samples
+            reference = some(real, count, seed) if reduced else real
+            inception_network = network or load_network(progress=progress)
             figures, how = inception_figures(
                 samples,
-                some(real, count, seed) if reduced else real,
-                network or load_network(progress=progress),
+                reference,
+                inception_network,
                 cache=cache,
                 device=model.device,
                 seed=seed,
                 progress=progress,
             )
             stated = f"{protocol}, reduced: compares with no other score" if reduced else protocol
+            if model.unaveraged:
+                last, _ = generate(model.unaveraged, count, seed)
+                figures["fid_unaveraged"] = plain_fid(last, reference, inception_network, device=model.device)
             how["fid"] |= {"protocol": stated, "reference": f"{dataset} {fid.split}", "seed": seed}
             results.add((figures, how))
 
@@ -163,9 +170,9 @@ def evaluate_images(
     energy = Results(progress)
     by_set: dict[str, NDArray[np.float64]] = {}
     with energy.part("train"):
-        by_set["train"] = image_energies(model, some(data.images.cpu().numpy(), ENERGIES, seed))
+        by_set["train"] = image_energies(model, some(real_images("train"), ENERGIES, seed))
     with energy.part("test"):
-        by_set["test"] = image_energies(model, some(test_images(), ENERGIES, seed))
+        by_set["test"] = image_energies(model, some(real_images("test"), ENERGIES, seed))
     by_set["samples"] = energies
     detected = Results(progress)
     for name in others:

@@ -3,24 +3,25 @@
 import functools
 import math
 import os
-import shutil
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from ebmbounds import __version__, evaluate
-from ebmbounds.data import TOYS, Data, data_digest, training_data
+from ebmbounds.data import TOYS, Data, data_digest, training_data, unread_data
 from ebmbounds.distributed import ALONE, Group, joined, own_device, restarts
 from ebmbounds.errors import BadInput
-from ebmbounds.execution import Advance, captured, compiled, plain
 from ebmbounds.experiments import Experiment, experiment, from_config
-from ebmbounds.model import Model
+from ebmbounds.machine import deterministic, execution, resolve_device, set_up
+from ebmbounds.model import PAIR, Model
 from ebmbounds.networks.batch_norm import synchronised
+from ebmbounds.pretrained import is_pretrained, opened
 from ebmbounds.run import Run, Spectator, flatten, write_json
-from ebmbounds.step import State, Step
+from ebmbounds.step import State, Step, averaged_tables
 from ebmbounds.trainer import Trainer
 
 RUN_KEYS = ("seed", "device", "machine", "data_root", "data_digest", "torch", "version")
@@ -165,25 +166,24 @@ class Session:
             state, best = self.step.initial_state(seed, device), math.inf
         else:
             loaded, notes = found
-            state = self.restored(loaded, run, seed, device)
             try:
                 best = float(notes["best"])
             except (KeyError, TypeError, ValueError):
                 raise BadInput(f"{run.checkpoint()} is not from training (it has no best figure).") from None
+            state = self.restored(loaded, run, seed, device)
         run.rewind_log(int(state["step"]))
         return state, best
 
     def checked(self, loaded: State, run: Run) -> State:
-        """A loaded state whose networks fit these; tables without entries, which no file holds, are restored."""
+        """The part of a loaded state that a model is made of, which must fit these networks; tables without entries,
+        which no file holds, are restored."""
         wanted = {**self.step.initial, "step": torch.tensor(0)}
         if "average" in loaded:
-            wanted["average"] = wanted["parameters"]
-        if not same_tables(wanted, {key: loaded[key] for key in wanted if key in loaded}):
+            wanted["average"] = averaged_tables(self.step.initial)
+        ours, theirs = ({key: of_pair(tree[key]) for key in wanted if key in tree} for tree in (wanted, loaded))
+        if not same_tables(ours, theirs):
             raise BadInput(f"{run.checkpoint()} does not fit the settings in {run.path}/config.json.")
-        whole = {
-            kind: {player: {} for player in tables} | loaded.get(kind, {}) for kind, tables in self.step.initial.items()
-        }
-        return loaded | whole
+        return theirs | {kind: {player: {} for player in PAIR} | theirs.get(kind, {}) for kind in self.step.initial}
 
     def restored(self, loaded: State, run: Run, seed: int, device: str) -> State:
         """A loaded state in the memory layout of a fresh one, checked against these networks."""
@@ -194,6 +194,11 @@ class Session:
         for name, tensor in flatten(state).items():
             tensor.copy_(theirs[name])
         return state
+
+
+def of_pair(tables: Any) -> Any:
+    """Without those of players that only training has."""
+    return {player: tables[player] for player in PAIR if player in tables} if isinstance(tables, dict) else tables
 
 
 def same_tables(one: State, other: State) -> bool:
@@ -242,18 +247,15 @@ def changed_settings(config: dict[str, Any], spec: Experiment) -> list[str]:
     return sorted({key for key, value in spec.config().items() if value != theirs.get(key)} - FREE)
 
 
-def load(
-    run: Path | str | Run, checkpoint: str = "last", device: str = "cpu", data: Path | str | None = None
-) -> tuple[Session, Model]:
-    """The session and the model of a run folder."""
-    folder = run if isinstance(run, Run) else Run.open(run)
+def load(run: Path | str | Run, checkpoint: str = "last", device: str = "cpu") -> tuple[Session, Model]:
+    """The session and the model of a run folder, or of `DATASET/METHOD@pretrained`; no data set is read."""
+    folder = opened(run)
     config = folder.config
-    spec, seed = experiment_of(config), config["seed"]
+    spec = experiment_of(config)
     state, _ = folder.load(checkpoint, device)
-    data_set = training_data(spec.dataset, spec.data, data or config.get("data_root"), device)
-    with torch.device("meta"):  # no memory is taken for networks that the checkpoint does not hold
-        Session(spec, build_step(spec, data_set, seed, "meta")).checked(state, folder)
-    session = Session(spec, build_step(spec, data_set, seed, device))
+    state = pytree.tree_map(lambda t: t.float() if t.dtype == torch.half else t, state)  # as `export` stores weights
+    with torch.device("meta"):  # the tensors are the checkpoint's: no memory is taken for what it does not hold
+        session = Session(spec, build_step(spec, unread_data(spec.dataset, spec.data), config["seed"], "meta"))
     return session, Model.of(session.step, session.checked(state, folder))
 
 
@@ -261,61 +263,16 @@ def default_folder(spec: Experiment, seed: int) -> Path:
     return Path("runs") / f"{spec.name.replace('/', '-')}-seed{seed}"
 
 
-def resolve_device(device: str) -> str:
-    if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        kind = torch.device(device).type
-    except RuntimeError:
-        raise BadInput(f"--device {device!r} is no device: use cpu, cuda or cuda:N.") from None
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise BadInput(f"--device {device} was asked for, but this machine has no usable GPU: use --device cpu.")
-    if kind not in ("cpu", "cuda"):
-        raise BadInput(f"--device {device!r} is not supported: use cpu, cuda or cuda:N.")
-    return device
-
-
-def deterministic(spec: Experiment, device: str) -> bool:
-    chosen = spec.schedule.deterministic
-    return device == "cpu" if chosen is None else chosen
-
-
-def set_up(device: str, deterministic: bool, threads: int, precision: str) -> None:
-    """Process-wide settings of torch that a run depends on."""
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS refuses to be deterministic
-    torch.use_deterministic_algorithms(deterministic)
-    if device == "cpu":
-        torch.set_num_threads(threads or 1)
-    else:
-        torch.set_float32_matmul_precision("highest" if precision == "fp32" else "high")
-        torch.backends.cudnn.allow_tf32 = precision != "fp32"
-        torch.backends.cudnn.benchmark = not deterministic
-
-
-def execution(step: Step, choice: str, device: str) -> Advance:
-    """How the step runs: one CUDA graph on a GPU, compiled on a CPU with a compiler, else plain."""
-    if choice == "off":
-        return plain(step)
-    alone = step.group.size == 1
-    if device.startswith("cuda"):
-        return captured(step, fallback=alone)
-    if choice == "auto" and len(step.data.shape) > 1:
-        return plain(step)  # on a CPU convolutions take most of the time, and compiling them many minutes
-    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
-    if not step.group.every(bool(compiler)):
-        warnings.warn("no C++ compiler was found: the step runs plain, several times slower.", stacklevel=2)
-        return plain(step)
-    return compiled(step, fallback=alone)
-
-
 def evaluate_run(
     run: Path | str | Run, checkpoint: str = "last", device: str = "auto", **options: Any
 ) -> dict[str, Any]:
     """Evaluate a run's checkpoint: metrics.json and pictures in its folder, the figures returned."""
-    folder = run if isinstance(run, Run) else Run.open(run)
+    folder = opened(run)
+    if not isinstance(run, Run) and is_pretrained(run):  # its figures are those that its card states
+        raise BadInput(f"{run} is not written to: evaluate a copy of the folder {folder.path}.")
     toy = folder.config.get("dataset") in TOYS
     device = "cpu" if toy else resolve_device(device)
-    session, model = load(folder, checkpoint, device, options.get("root"))
+    session, model = load(folder, checkpoint, device)
     if toy:  # as in training; image metrics keep every core busy
         torch.set_num_threads(session.experiment.schedule.threads or 1)
     return evaluate.evaluate(folder, session, model, **options)

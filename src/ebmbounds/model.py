@@ -10,6 +10,9 @@ from ebmbounds.game import Network
 from ebmbounds.noise import noise
 from ebmbounds.step import State, Step
 
+PAIR = ("energy", "generator")
+"""The players that a model is made of, whatever others trained along."""
+
 
 @dataclass(frozen=True)
 class Model:
@@ -22,14 +25,25 @@ class Model:
     device: torch.device
     iterations: int
     """That it was trained for."""
+    unaveraged: "Model | None" = None
+    """The networks as they were trained last, where this is their moving average."""
 
     @classmethod
     def of(cls, step: Step, state: State) -> "Model":
         """The pair of a training state; its moving average where the run keeps one."""
-        parameters = state["average"] if "average" in state else state["parameters"]
+        if "average" in state:
+            last = {key: value for key, value in state.items() if key != "average"}
+            averaged = {
+                kind: {
+                    player: {name: state["average"][player].get(name, value) for name, value in table.items()}
+                    for player, table in state[kind].items()
+                }
+                for kind in ("parameters", "buffers")
+            }
+            return replace(cls.of(step, last | averaged), unaveraged=cls.of(step, last))
         # In full precision whatever the run trained in: in bf16 energies of a thousand would come in steps of eight.
         energy, generator = (
-            Network(step.skeletons[name], parameters[name], state["buffers"][name]) for name in ("energy", "generator")
+            Network(step.skeletons[name], state["parameters"][name], state["buffers"][name]) for name in PAIR
         )
         device = state["step"].device
         shape = tuple(step.data.shape)
@@ -43,7 +57,7 @@ class Model:
 
     def tables(self) -> State:
         """Parameters and buffers, from which `of` makes the model again."""
-        networks = {"energy": self.energy_network, "generator": self.generator_network}
+        networks = dict(zip(PAIR, (self.energy_network, self.generator_network), strict=True))
         return {
             "parameters": {name: network.parameters for name, network in networks.items()},
             "buffers": {name: network.buffers for name, network in networks.items()},

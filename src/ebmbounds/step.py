@@ -5,7 +5,7 @@ The state is a plain tree of tensors: everything that a checkpoint must hold, an
     seed, step, tries          scalars: with them the noise of every iteration is determined (see `noise`); `tries`
                                counts how often the run diverged and went back: each draws anew, at half the rates
     parameters[player][name]   buffers[player][name]   second_moment[player][name]   (first_moment where beta1 > 0)
-    average[player][name]      exponential moving average of the parameters, where ema > 0
+    average[player][name]      exponential moving average of parameters and statistics (buffers), where ema > 0
     log[name]                  sums of the diagnostics since they were last read
 """
 
@@ -57,7 +57,7 @@ class Optimizer:
     epsilon: Positive = 1e-6
     weight_decay: NonNegative = 0.0
     ema: Fraction = 0.0
-    """Decay of the moving average of the parameters that evaluation uses; 0 turns it off."""
+    """Decay, an iteration, of the moving average of the networks that evaluation uses; 0 turns it off."""
     batch_size: Count = 200
     latent_dim: Count = 2
 
@@ -98,7 +98,7 @@ class Step:
         if self.optimizer.beta1 > 0:
             state["first_moment"] = zeros
         if self.optimizer.ema > 0:
-            state["average"] = parameters
+            state["average"] = averaged_tables(self.initial)
         state = pytree.tree_map(lambda t: t.to(device, copy=True), state)
         _, info = self(state)  # a dry iteration tells which diagnostics there are
         # One entry each, not none: compiled code drops updates of a float64 scalar without dimensions (torch 2.13).
@@ -134,6 +134,12 @@ class Step:
             info |= details
             count = state["step"] * turns.count(player) + turns[: turn + 1].count(player)
             self.adam(new, player, gradient, count)
+        if "average" in state:
+            new["average"] = pytree.tree_map(
+                lambda value, average: torch.lerp(value, average, self.optimizer.ema),
+                averaged_tables(new),
+                state["average"],
+            )
         new["step"] = state["step"] + 1
         return new, info
 
@@ -182,6 +188,11 @@ class Step:
         new["parameters"][player], new["second_moment"][player] = parameters, second
         if o.beta1 > 0:
             new["first_moment"][player] = first
-        if o.ema > 0:
-            average = new["average"][player]
-            new["average"][player] = {k: torch.lerp(p, average[k], o.ema) for k, p in parameters.items()}
+
+
+def averaged_tables(state: State) -> Tables:
+    """What a moving average is kept of: parameters, and statistics that go with them (batch norm's)."""
+    return {
+        player: {**table, **{name: b for name, b in state["buffers"][player].items() if b.is_floating_point()}}
+        for player, table in state["parameters"].items()
+    }

@@ -9,7 +9,7 @@ import pytest
 import torch
 from whole_runs import SETTINGS, TOY, content, saved_step, train
 
-from ebmbounds import launch
+from ebmbounds import launch, machine
 from ebmbounds.data import TOYS
 from ebmbounds.errors import BadInput
 from ebmbounds.experiments import experiment
@@ -29,7 +29,7 @@ def test_a_run_repeats_bit_for_bit(uninterrupted, tmp_path):
 def test_stopped_and_resumed_is_uninterrupted(uninterrupted, tmp_path, monkeypatch, step):
     path = tmp_path / "run"
     with monkeypatch.context() as patch:
-        plain = launch.plain
+        plain = machine.plain
 
         def stopping(iteration):
             go = plain(iteration)
@@ -41,7 +41,7 @@ def test_stopped_and_resumed_is_uninterrupted(uninterrupted, tmp_path, monkeypat
 
             return advance
 
-        patch.setattr(launch, "plain", stopping)
+        patch.setattr(machine, "plain", stopping)
         with pytest.raises(launch.Interrupted, match=f"step {step}.*--resume") as caught:
             train(path)
         assert caught.value.signal == signal.SIGTERM
@@ -83,7 +83,7 @@ def test_a_checkpoint_of_other_networks_is_refused_by_name(tmp_path):
 
 def test_a_run_that_diverged_goes_back_with_new_noise_and_half_the_rate(uninterrupted, tmp_path, monkeypatch):
     """Parameters spoiled once, at step 10: back to the checkpoint at 7, and twice alike."""
-    plain = launch.plain
+    plain = machine.plain
 
     def spoiling(iteration):
         go = plain(iteration)
@@ -95,7 +95,7 @@ def test_a_run_that_diverged_goes_back_with_new_noise_and_half_the_rate(uninterr
 
         return advance
 
-    monkeypatch.setattr(launch, "plain", spoiling)
+    monkeypatch.setattr(machine, "plain", spoiling)
     with pytest.raises(Diverged, match=r"last\.safetensors"):
         train(tmp_path / "stops")
     assert saved_step(Run(tmp_path / "stops")) == 7

@@ -9,7 +9,7 @@ import time
 import pytest
 from whole_runs import content, quick_watch, train
 
-from ebmbounds import evaluate, launch, run
+from ebmbounds import evaluate, launch, machine, run
 from ebmbounds.run import Run
 
 
@@ -19,7 +19,7 @@ def soon(number: int = signal.SIGTERM) -> None:
 
 def long_iteration(patch: pytest.MonkeyPatch) -> None:
     """The first of the session, which may be compiling for minutes."""
-    plain = launch.plain
+    plain = machine.plain
 
     def slow(step):
         go = plain(step)
@@ -31,7 +31,7 @@ def long_iteration(patch: pytest.MonkeyPatch) -> None:
 
         return advance
 
-    patch.setattr(launch, "plain", slow)
+    patch.setattr(machine, "plain", slow)
 
 
 def long_evaluation(patch: pytest.MonkeyPatch) -> None:

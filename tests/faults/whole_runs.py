@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from ebmbounds import evaluate, launch
+from ebmbounds import evaluate, launch, machine
 from ebmbounds.run import Run, flatten
 
 TOY = "moons/ebm-bb@paper"
@@ -25,7 +25,7 @@ SETTINGS = {
         "beta1": 0.5,  # and first moments
         "ema": 0.9,  # and averages
     },
-    IMAGES: QUICK | {"channels": 16, "batch_size": 4, "latent_dim": 3},
+    IMAGES: QUICK | {"channels": 16, "batch_size": 4, "latent_dim": 3, "best_by": "nll"},
 }
 
 
@@ -78,7 +78,7 @@ def die() -> None:
 
 def die_at_step(step: int, way: str = "plain") -> None:
     """In the middle of an iteration's update of the state."""
-    execution = getattr(launch, way)
+    execution = getattr(machine, way)
 
     def dying(iteration, **options):
         go = execution(iteration, **options)
@@ -91,7 +91,7 @@ def die_at_step(step: int, way: str = "plain") -> None:
 
         return advance
 
-    setattr(launch, way, dying)
+    setattr(machine, way, dying)
 
 
 def die_at_checkpoint(count: int, moment: str) -> None:

@@ -24,7 +24,7 @@ Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:N, or auto.")]
 DataFolder = Annotated[
     Path | None, typer.Option("--data", help="Folder of the data sets (else EBMBOUNDS_DATA, else ./data).")
 ]
-RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or DATASET/METHOD@pretrained.")]
 Checkpoint = Annotated[str, typer.Option(help="Which checkpoint: last or best.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 

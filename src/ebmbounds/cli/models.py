@@ -12,9 +12,11 @@ import numpy as np
 import typer
 
 from ebmbounds import data as data_sets
+from ebmbounds.card import as_text
 from ebmbounds.cli.base import AsJson, Checkpoint, DataFolder, Device, RunFolder, Seed, app, show
 from ebmbounds.errors import BadInput
-from ebmbounds.launch import evaluate_run, load, resolve_device
+from ebmbounds.launch import evaluate_run, load
+from ebmbounds.machine import resolve_device
 from ebmbounds.refine import Refinement, refined_samples
 from ebmbounds.reproduce.summary import flattened
 from ebmbounds.run import write_atomically
@@ -38,13 +40,11 @@ def evaluate_command(
     if as_json:
         typer.echo(json.dumps(figures, indent=2))
         return
-    rows = [(name, shown(value)) for name, value in flattened(figures) if not name.startswith(("protocol", "versions"))]
+    rows = [
+        (name, as_text(value)) for name, value in flattened(figures) if not name.startswith(("protocol", "versions"))
+    ]
     show(["figure", "value"], rows)
     typer.echo(f"written to {run / 'metrics.json'}, with how each figure was taken")
-
-
-def shown(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 @app.command("sample")
@@ -123,9 +123,23 @@ def score_command(
     typer.echo(f"wrote {len(names)} energies to {output}")
 
 
+@app.command("export")
+def export_command(
+    run: RunFolder,
+    output: Annotated[Path, typer.Option("-o", "--output", help="The folder to make.")],
+    checkpoint: Checkpoint = "last",
+) -> None:
+    """Make a small folder of a run to give away: the model in half precision, its figures, and a card."""
+    from ebmbounds.export import export
+
+    exported = export(run, output, checkpoint)
+    size = exported.checkpoint().stat().st_size
+    typer.echo(f"wrote {output} (weights of {size / 1e6:.1f} MB); its card is {output / 'README.md'}")
+
+
 @app.command("explore")
 def explore_command(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or DATASET/METHOD@pretrained.")],
+    run: RunFolder,
     checkpoint: Checkpoint = "last",
     device: Device = "auto",
     data: DataFolder = None,

@@ -9,7 +9,8 @@ import typer
 from ebmbounds import experiments
 from ebmbounds.cli.base import AsJson, DataFolder, Device, Seed, app, parse, show
 from ebmbounds.errors import BadInput
-from ebmbounds.launch import resolve_device, train
+from ebmbounds.launch import train
+from ebmbounds.machine import resolve_device
 
 
 @app.command("train")

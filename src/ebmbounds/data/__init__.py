@@ -6,9 +6,11 @@ from typing import Annotated
 
 import torch
 
-from ebmbounds.data.registry import data_root, load_images
+from ebmbounds.data.registry import data_root, image_shape, load_images
 from ebmbounds.data.resident import ResidentImages, ResidentRows, digest, to_unit_range
 from ebmbounds.data.toy import TOYS, Toy
+from ebmbounds.errors import BadInput
+from ebmbounds.noise import Noise
 from ebmbounds.settings import Range
 from ebmbounds.step import Data
 
@@ -31,6 +33,21 @@ def training_data(name: str, settings: DataSettings, root: Path | str | None, de
     return ResidentImages(torch.from_numpy(split.images).to(device), settings.flip)
 
 
+@dataclass(frozen=True)
+class Unread:
+    """A data set of files that were not read: a model needs no more of it than the shape."""
+
+    shape: tuple[int, ...]
+
+    def draw(self, noise: Noise, n: int) -> torch.Tensor:
+        raise BadInput("the data set was not read along with the model: `training_data` reads it.")
+
+
+def unread_data(name: str, settings: DataSettings) -> Data:
+    """The data set of that name as far as it is known without its files."""
+    return TOYS[name] if name in TOYS else Unread(image_shape(name, settings.image_size or None))
+
+
 def data_digest(data: Data) -> str | None:
     """Of the samples that a data set holds; None where they come from a formula."""
     match data:
@@ -46,9 +63,11 @@ __all__ = [
     "ResidentImages",
     "ResidentRows",
     "Toy",
+    "Unread",
     "data_digest",
     "data_root",
     "load_images",
     "to_unit_range",
     "training_data",
+    "unread_data",
 ]

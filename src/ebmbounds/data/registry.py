@@ -48,25 +48,33 @@ def image_set(name: str) -> ImageSet:
     return IMAGE_SETS[name]
 
 
+def image_shape(name: str, size: int | None = None) -> tuple[int, int, int]:
+    """Channels, height and width of a data set's images; `size` (32 or 64, or else the table's) is for images of any
+    size. No file is read."""
+    known = image_set(name)
+    channels, _, side = known.shape
+    size = side if size is None else size
+    if known.files and size != side:
+        raise BadInput(f"the images of {name} have the size {side}, not {size}: leave the size out.")
+    if not known.files and size not in SIZES:
+        raise BadInput(f"images of {name} cannot be resized to {size}: choose a size of 32 or 64.")
+    return channels, size, size
+
+
 def load_images(
     name: str, split: str, root: Path, *, size: int | None = None, seed: int = 0, progress: bool = False
 ) -> ImageSplit:
     """The split `train` or `test` of a data set whose files are in the data folder `root`.
 
-    For `folder`, `root` is the folder of images itself. `size` (32 or 64, or else the table's) is for images
-    of any size; `seed` draws their split, and the triples of StackedMNIST.
+    For `folder`, `root` is the folder of images itself. `size` is that of `image_shape`; `seed` draws the split of
+    images without a published one, and the triples of StackedMNIST.
     """
-    known = image_set(name)
+    known, (_, _, side) = image_set(name), image_shape(name, size)
     if split not in SPLITS:
         raise unknown("split", split, SPLITS)
     if not known.files:
-        size = known.shape[-1] if size is None else size
-        if size not in SIZES:
-            raise BadInput(f"images of {name} cannot be resized to {size}: choose a size of 32 or 64.")
         files = split_files(image_files(_image_folder(name, root)), split, seed)
-        return ImageSplit(read_images(files, size, progress=progress), None)
-    if size not in (None, known.shape[-1]):
-        raise BadInput(f"the images of {name} have the size {known.shape[-1]}, not {size}: leave the size out.")
+        return ImageSplit(read_images(files, side, progress=progress), None)
     if name == "stackedmnist":
         digits = load_images("mnist", split, root)
         assert digits.labels is not None  # MNIST has labels

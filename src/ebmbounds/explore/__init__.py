@@ -9,11 +9,11 @@ from pathlib import Path
 
 from ebmbounds.errors import BadInput
 from ebmbounds.explore.explorer import Explorer
-from ebmbounds.launch import resolve_device
+from ebmbounds.machine import resolve_device
 
 
 def explore(
-    name: str,
+    name: Path | str,
     *,
     checkpoint: str = "last",
     device: str = "auto",
@@ -22,7 +22,7 @@ def explore(
     port: int = 8765,
     ready: Callable[[str], None] = lambda address: None,
 ) -> None:
-    """Serve the explorer of a run folder until it is interrupted; `ready` is told the address."""
+    """Serve the explorer of a run folder or a pretrained model until it is interrupted; `ready` is told the address."""
     try:
         import uvicorn
 

@@ -29,6 +29,7 @@ from ebmbounds.launch import Session, load
 from ebmbounds.metrics.toy import grid_energies, normalise
 from ebmbounds.model import Model
 from ebmbounds.noise import noise
+from ebmbounds.pretrained import is_pretrained, opened
 from ebmbounds.run import Run, read_json
 
 SHOWN = {"images": 64, "plane": 500}
@@ -59,13 +60,12 @@ class Explorer:
     lock: Lock = field(default_factory=Lock, repr=False)
 
     @classmethod
-    def open(cls, name: str, checkpoint: str, device: str, data: Path | str | None) -> "Explorer":
-        """Of a run folder."""
-        if name.endswith("@pretrained") and not Path(name).exists():
-            raise BadInput(f"there are no pretrained weights for {name} yet: name a run folder.")
-        run = Run.open(name)
-        session, model = load(run, checkpoint, device, data)
-        return cls(run.path.resolve().name, session, model, run, data or run.config.get("data_root"))
+    def open(cls, name: Path | str, checkpoint: str, device: str, data: Path | str | None) -> "Explorer":
+        """Of a run folder, or of a pretrained model."""
+        run = opened(name)
+        session, model = load(run, checkpoint, device)
+        title = str(name) if is_pretrained(name) else run.path.resolve().name
+        return cls(title, session, model, run, data or run.config.get("data_root"))
 
     @property
     def kind(self) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ebmbounds.errors import BadInput
-from ebmbounds.launch import resolve_device
+from ebmbounds.machine import resolve_device
 from ebmbounds.reproduce.catalog import REPRODUCTIONS, find, of_methods
 from ebmbounds.reproduce.page import page
 from ebmbounds.reproduce.runs import Outcome, complete_all
