@@ -16,6 +16,7 @@ from ebmbounds.execution import plain
 from ebmbounds.networks import DCGAN, MNISTMLP, ResNet, ToyMLP
 from ebmbounds.noise import Noise, noise
 from ebmbounds.objectives import EBM0GP, EBMBB, METHODS, SNGAN, WGAN0GP, Objective, method
+from ebmbounds.objectives.ebm_0gp import squared_gradient
 from ebmbounds.run import Run, flatten
 from ebmbounds.settings import field_names
 from ebmbounds.step import Optimizer, State, Step
@@ -325,6 +326,26 @@ def test_the_penalties_on_a_quadratic_energy(double, shape):
         contrast = 1.5 / 2 * (x.flatten(1).square().sum(1).mean() - generated.flatten(1).square().sum(1).mean())
         torch.testing.assert_close(info["penalty"], penalty.detach())
         torch.testing.assert_close(loss, contrast + penalty)
+
+
+@pytest.mark.parametrize("pair", ["toy-mlp", "dcgan", "resnet 64 with batch norm"])
+def test_the_squared_gradient_and_its_derivative(double, pair):
+    settings, shape = PAIRS[pair]
+    torch.manual_seed(0)
+    module = settings.build(shape, 2)["energy"].eval()
+    parameters, x = dict(module.named_parameters()), noise(6).normal(4, *shape)
+
+    def straight(energy: bounds.Energy, x: Tensor) -> Tensor:
+        return torch.func.grad(lambda x: energy(x).sum())(x).flatten(1).square().sum(1)
+
+    def derivatives(square) -> tuple[Tensor, tuple]:
+        def total(parameters, x):
+            each = square(lambda x: torch.func.functional_call(module, parameters, (x,)), x)
+            return each.sum(), each
+
+        return torch.func.grad(total, argnums=(0, 1), has_aux=True)(parameters, x)
+
+    torch.testing.assert_close(derivatives(squared_gradient), derivatives(straight))
 
 
 def test_wgan_generators_see_the_energy_alone(double):

@@ -28,7 +28,7 @@ def report_command(
 def reproduce_command(
     name: Annotated[str, typer.Argument(metavar="[NAME]", help="What to reproduce; without it, what there is.")] = "",
     quick: Annotated[bool, typer.Option("--quick", help="Far fewer steps, minutes on a CPU.")] = False,
-    budget: Annotated[str, typer.Option(help="Stop and save after this time, for example 9m or 1h30m.")] = "",
+    budget: Annotated[str, typer.Option(help="Stop and save after this time, say 1h30m; 0s writes tables only.")] = "",
     method: Annotated[list[str] | None, typer.Option(help="Work on runs of this method only (repeatable).")] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Seeds of each experiment.")] = None,
     parallel: Annotated[int, typer.Option(min=1, help="Runs side by side, on one device.")] = 1,

@@ -89,12 +89,11 @@ def write_page(results: Path = RESULTS, path: Path = PAGE) -> None:
 
 
 def seconds(text: str) -> float:
-    """A time limit such as 90s, 9m, 2h or 1h30m."""
+    """A time limit such as 90s, 9m, 2h or 1h30m; 0s starts no run."""
     found = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?", text)
-    total = sum(int(part or 0) * unit for part, unit in zip(found.groups(), (3600, 60, 1), strict=True)) if found else 0
-    if total == 0:
+    if not text or found is None:
         raise BadInput(f"{text!r} is no time limit: write hours, minutes and seconds, for example 9m or 1h30m.")
-    return float(total)
+    return float(sum(int(part or 0) * unit for part, unit in zip(found.groups(), (3600, 60, 1), strict=True)))
 
 
 __all__ = ["REPRODUCTIONS", "Reproduced", "page", "reproduce", "seconds", "table", "write_page"]

@@ -10,20 +10,18 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.colors import Normalize, PowerNorm
 from matplotlib.figure import Figure
-from torch import Tensor
 
 from ebmbounds.data.toy import TOYS, Toy
-from ebmbounds.errors import BadInput
-from ebmbounds.launch import load
-from ebmbounds.metrics.toy import grid_energies, normalise
+from ebmbounds.evaluated import DensityMap, read_density
 from ebmbounds.noise import noise
 from ebmbounds.plots import save_figure
+from ebmbounds.run import Run
 
 Draw = Callable[[Path, str, dict[str, Any], Path], None]
 """(file, title, summary, folder of the run folders)."""
 
-Panel = tuple[str, Tensor | None]
-"""A label and a log-density on the data set's grid, where there is one."""
+Panel = tuple[str, DensityMap | None]
+"""A label and a density, where there is one."""
 
 OURS, PAPER = "#0b5394", "#b45f06"
 ESTIMATORS = {
@@ -49,12 +47,9 @@ def densities(path: Path, title: str, summary: dict[str, Any], runs: Path) -> No
     figure = Figure(figsize=(2.1 * width + 0.8, 2.3 * height + 0.6), layout="constrained")
     axes = figure.subplots(height, width, squeeze=False)
     for row, (dataset, found) in enumerate(by_dataset.items()):
-        toy = TOYS[dataset]
-        points, _ = toy.grid()
-        truth = torch.cat([toy.log_density(part) for part in points.split(65_536)])
-        panels: list[Panel] = [("data", truth.reshape(toy.resolution, toy.resolution))]
-        panels += [(label(method, found.get(method)), log_density(found.get(method), toy, runs)) for method in methods]
-        density_rows(figure, axes[2 * row : 2 * row + 2], toy, panels)
+        panels: list[Panel] = [("data", true_density(TOYS[dataset]))]
+        panels += [(label(method, found.get(method)), density_of(found.get(method), runs)) for method in methods]
+        density_rows(figure, axes[2 * row : 2 * row + 2], dataset, panels)
     finish(figure, title, path)
 
 
@@ -69,39 +64,41 @@ def label(method: str, run: dict[str, Any] | None) -> str:
     return f"{name}\nNLL {run['figures']['nll']:.2f}" if run else name
 
 
-def log_density(run: dict[str, Any] | None, toy: Toy, runs: Path) -> Tensor | None:
-    """On the data set's grid; None where the run or its checkpoint is not at hand."""
-    try:
-        if run is None:
-            return None
-        _, model = load(runs / run["run"])
-    except BadInput:
-        return None
-    energies = grid_energies(model.energy, toy)
-    return -energies.double() - normalise(energies, toy).log_partition
-
-
-def density_rows(figure: Figure, axes: Any, toy: Toy, panels: Sequence[Panel]) -> None:
-    """Densities in the first row of axes, log-densities in the second."""
+def true_density(toy: Toy) -> DensityMap:
+    """Of the data themselves, in the cells that a model's has."""
+    points, _ = toy.grid()
+    energies = -torch.cat([toy.log_density(part) for part in points.split(65_536)])
     data = toy.draw(noise(1), 5000)
-    peaks = toy.log_density(data)
-    span = float(data.abs().max()) * 1.15
-    box = (-toy.extent, toy.extent, -toy.extent, toy.extent)
-    high = float(peaks.max())
-    # As in `plots.density_picture`: a square-root scale, on which modes of a tenth of the height are still seen.
-    scales = (("magma", PowerNorm(0.5, 0, float(peaks.quantile(0.9).exp()))), ("viridis", Normalize(high - 12, high)))
+    return DensityMap.of(toy, energies.reshape(toy.resolution, toy.resolution), 0.0, data, data)
+
+
+def density_of(run: dict[str, Any] | None, runs: Path) -> DensityMap | None:
+    """As `evaluate` left it; None where there is no such run."""
+    return None if run is None else read_density(Run(runs / run["run"]))
+
+
+def density_rows(figure: Figure, axes: Any, dataset: str, panels: Sequence[Panel]) -> None:
+    """Densities in the first row of axes, log-densities in the second; the first panel, the data's, sets the scale."""
+    truth = panels[0][1]
+    assert truth is not None
+    high, span = float(truth.log_density.max()), float(truth.axis[-1])
+    # A square-root scale, on which modes of a tenth of the height are still seen.
+    scales = (("magma", PowerNorm(0.5, 0, np.exp(high))), ("viridis", Normalize(high - 12, high)))
     for (colours, norm), line, name in zip(scales, axes, ("density", "log-density"), strict=True):
-        for axis, (text, values) in zip(line, panels, strict=True):
+        for axis, (text, found) in zip(line, panels, strict=True):
             axis.set(xlim=(-span, span), ylim=(-span, span), aspect="equal", xticks=[], yticks=[])
             if name == "density":
                 axis.set_title(text, fontsize=9)
-            if values is None:
+            if found is None:
                 axis.text(0, 0, "not at hand", ha="center", va="center")
                 continue
-            shown = values.exp() if name == "density" else values
+            shown = np.exp(found.log_density) if name == "density" else found.log_density
+            edge = found.axis[-1] + (found.axis[1] - found.axis[0]) / 2
             # rows of an image are y, columns x
-            image = axis.imshow(shown.T.numpy(), colours, norm, origin="lower", extent=box, interpolation="nearest")
-        line[0].set_ylabel(f"{toy.name}\n{name}")
+            image = axis.imshow(
+                shown.T, colours, norm, origin="lower", extent=(-edge, edge, -edge, edge), interpolation="nearest"
+            )
+        line[0].set_ylabel(f"{dataset}\n{name}")
         unit = "per unit area" if name == "density" else "nats"
         figure.colorbar(image, ax=line.tolist(), label=unit, fraction=0.02, pad=0.01)
 
@@ -118,13 +115,14 @@ def comparison(path: Path, title: str, summary: dict[str, Any], runs: Path) -> N
         floors = [row["figures"][f"{key}_floor"][0] for row in rows if f"{key}_floor" in row["figures"]]
         if floors:
             axis.axvline(float(np.mean(floors)), color="gray", linestyle="--", label="a perfect sampler")
+        axis.margins(x=0.15)
         low, high = axis.dataLim.intervalx
         if low > 0 and high / low > 30:
             axis.set_xscale("log")
         axis.set_xlabel(key)
         axis.set_yticks(range(len(rows)), [row["label"] for row in rows])
         axis.grid(axis="x", alpha=0.3)
-    panels[0].invert_yaxis()
+    panels[0].set_ylim(len(rows) - 0.5, -0.5)
     figure.legend(*panels[-1].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
     finish(figure, title, path)
 
