@@ -34,6 +34,20 @@ VALIDATION_SAMPLES = 4_000
 """Samples of the generator for log Z at the end, and at each look at the validation part."""
 
 
+FLAT = 1e3
+"""The width of a parabola that is none."""
+QUADRATURE_DIMENSIONS = 3
+"""Up to here samples see every corner, and a free energy learns from them; beyond, it corrects the generator."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Correction(EBMBB):
+    """The multi-sample game for p(x) proportional to p_g(x) exp(-E(x)): the energy learns what the generator lacks."""
+
+    def model_energy(self, energy: Tensor, log_generator: Tensor) -> Tensor:
+        return energy - log_generator
+
+
 class Bounds(NamedTuple):
     """Of the negative log-likelihood in nats: Eq. 4, the estimate by importance sampling, and Eq. 13 with measured
     constants, all with exact entropy and d = D."""
@@ -48,11 +62,12 @@ class EnergyModel(DensityMixin, BaseEstimator):
 
     Rows are whitened. The energy plays the multi-sample game of EBM-BB with an invertible generator, on all rows but a
     validation part, which decides when to stop and, at the end, how much weight the energy and the generator get:
-    log p(x) = -a E(x) + b log p_g(x) - log Z. In the plane the energy does the work; in many dimensions, where it takes
-    long to learn, it corrects the generator's density.
+    log p(x) = -a E(x) + b log p_g(x) - log Z. Up to three dimensions the game is played for b = 0, and the energy does
+    the work. Beyond, where samples of the generator say little about an energy that is far from it, it is played for
+    b = 1: the generator learns from the rows, and the energy corrects its density.
 
     Fitted: `log_partition_` (log Z with standard error and effective samples), `weights_` (a and b), `n_iter_`,
-    `converged_`, `validation_nll_` (of the energy alone, one entry a look).
+    `converged_`, `validation_nll_` (before the weights are set, one entry a look).
     """
 
     def __init__(
@@ -63,7 +78,7 @@ class EnergyModel(DensityMixin, BaseEstimator):
         importance_samples: int = 1000,
         learning_rate: float = 2e-3,
         validation_fraction: float = 0.1,
-        patience: int = 6,
+        patience: int = 12,
         random_state: int | np.random.RandomState | None = None,
         verbose: bool = False,
     ) -> None:
@@ -95,14 +110,18 @@ class EnergyModel(DensityMixin, BaseEstimator):
 
     def _step(self, data: ResidentRows) -> Step:
         D = data.shape[0]
-        objective = EBMBB(
+        game, parabola, data_share, defensive = (
+            (EBMBB, 1.5, 0.5, 0.2) if D <= QUADRATURE_DIMENSIONS else (Correction, FLAT, 1.0, 0.05)
+        )
+        objective = game(
             entropy_estimator="multi-sample",
             importance_samples=self.importance_samples,
             penalty_weight=0.0,
-            data_share=0.5,
+            data_share=data_share,
+            defensive_share=defensive,
         )
         # Sharp features are affordable in the plane; in many dimensions they would fit single rows.
-        pair = SplineFlow(fourier_frequency=float(np.clip(16 / D, 1, 8)), parabola_scale=1.0 if D > 2 else 1.5)
+        pair = SplineFlow(fourier_frequency=float(np.clip(16 / D, 1, 8)), parabola_scale=parabola)
         optimizer = Optimizer(
             lr_energy=self.learning_rate,
             lr_generator=self.learning_rate,
@@ -117,6 +136,11 @@ class EnergyModel(DensityMixin, BaseEstimator):
             torch.manual_seed(self._seed)
             return Step(objective, pair.build((D,), D), data, optimizer)
 
+    @property
+    def _played_weights(self) -> tuple[float, float]:
+        """a and b as the game is played."""
+        return (1.0, 0.0) if self.n_features_in_ <= QUADRATURE_DIMENSIONS else (1.0, 1.0)
+
     def _train(self, step: Step, held: Tensor) -> tuple[State, int, bool]:
         """The state with the best validation figure, how long training took, and whether more would hardly help."""
         state = step.initial_state(self._seed)
@@ -124,11 +148,11 @@ class EnergyModel(DensityMixin, BaseEstimator):
 
         def watch(state: State) -> dict[str, float]:
             model = Model.of(step, state)
-            nll = float(model.energies(held.float()).double().mean()) + log_partition(model, VALIDATION_SAMPLES).value
+            nll, _ = Weighing(model, held.float(), VALIDATION_SAMPLES, seed=1).nll(self._played_weights)
             self.validation_nll_.append(nll - self.whitening_.log_det)
             return {"nll": nll}
 
-        every = max(self.max_steps // 30, 10)
+        every = max(self.max_steps // 80, 10)
         with tempfile.TemporaryDirectory() as folder:
             run = Run.create(Path(folder) / "fit", {})
             trainer = Trainer(
@@ -155,22 +179,11 @@ class EnergyModel(DensityMixin, BaseEstimator):
     def _calibrate(self, held: Tensor) -> None:
         """Both weights and log Z by maximum likelihood on the validation part: a convex problem, as in any exponential
         family, here with two statistics."""
-        x, log_p = self._model.sample_with_density(PARTITION_SAMPLES, self._seed)
-        energies, held_energy = self._model.energies(x), float(self._model.energies(held).mean())
-        held_log_p = float(self._model.generator_log_density(held).mean())
-
-        def log_partition(weights: np.ndarray) -> LogPartition:
-            a, b = map(float, weights)
-            return from_log_weights(-a * energies + (b - 1) * log_p)
-
-        def nll(weights: np.ndarray) -> float:
-            return float(weights @ [held_energy, -held_log_p]) + log_partition(weights).value
-
-        start = np.array([1.0, 0.0])
+        weighing = Weighing(self._model, held, PARTITION_SAMPLES, self._seed)
         # Two numbers from a hundred rows are safe; from fewer they would be the rows' noise.
-        found = minimize(nll, start, bounds=[(0, 2), (0, 1)]).x if len(held) >= 100 else start
-        self.weights_ = (float(found[0]), float(found[1]))
-        self.log_partition_: LogPartition = log_partition(found)
+        found = weighing.best(self._played_weights) if len(held) >= 100 else self._played_weights
+        self.weights_ = found
+        self.log_partition_: LogPartition = weighing.nll(found)[1]
         if self.log_partition_.effective_samples < 100:
             warnings.warn(
                 f"log Z rests on {self.log_partition_.effective_samples:.0f} effective samples: scores are right up to "
@@ -287,6 +300,21 @@ class EnergyModel(DensityMixin, BaseEstimator):
         return model
 
 
-def log_partition(model: Model, samples: int) -> LogPartition:
-    x, log_p = model.sample_with_density(samples, seed=1)
-    return from_log_weights(-model.energies(x) - log_p)
+class Weighing:
+    """The negative log-likelihood of rows under exp(-a E(x)) p_g(x)^b / Z, for any weights (a, b)."""
+
+    def __init__(self, model: Model, rows: Tensor, samples: int, seed: int) -> None:
+        with torch.no_grad():
+            x, self.log_generator = (t.double() for t in model.sample_with_density(samples, seed))
+            self.energies = model.energies(x.to(rows.dtype)).double()
+            log_generator = torch.cat([model.generator_log_density(part) for part in rows.split(1000)])
+            self.means = np.array([float(model.energies(rows).double().mean()), -float(log_generator.double().mean())])
+
+    def nll(self, weights: tuple[float, float]) -> tuple[float, LogPartition]:
+        a, b = map(float, weights)
+        log_Z = from_log_weights(-a * self.energies + (b - 1) * self.log_generator)
+        return float(np.array([a, b]) @ self.means) + log_Z.value, log_Z
+
+    def best(self, start: tuple[float, float]) -> tuple[float, float]:
+        a, b = minimize(lambda weights: self.nll(weights)[0], np.array(start), bounds=[(0, 2), (0, 1)]).x
+        return float(a), float(b)

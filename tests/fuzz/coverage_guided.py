@@ -6,6 +6,7 @@ python tests/fuzz/coverage_guided.py TARGET [-runs=100000] [options of libFuzzer
 An input that leads to anything but an answer or one sentence ends it with code 77, and is kept in the folder where it
 was started."""
 
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -13,7 +14,7 @@ from pathlib import Path
 import atheris
 
 with atheris.instrument_imports(include=["ebmbounds", "targets", "pickle", "csv", "tarfile", "json"]):
-    from targets import TARGETS
+    from targets import TARGETS, TEMPORARY
 
 
 def main() -> None:
@@ -21,12 +22,16 @@ def main() -> None:
         sys.stdout.write("\n".join(TARGETS) + "\n")
         return
     target = TARGETS[sys.argv[1]]
-    with tempfile.TemporaryDirectory() as corpus:
+    with TEMPORARY, tempfile.TemporaryDirectory() as corpus:
         for i, seed in enumerate(target.seeds):
             Path(corpus, str(i)).write_bytes(seed)
         options = ["-runs=100000", "-max_len=20000", "-rss_limit_mb=4096", "-timeout=20", "-print_final_stats=1"]
-        atheris.Setup([sys.argv[0], *options, *sys.argv[2:], corpus], target)
-        atheris.Fuzz()
+        fuzzer = os.fork()  # it ends its process without a word to Python, and would leave the folders behind
+        if not fuzzer:
+            atheris.Setup([sys.argv[0], *options, *sys.argv[2:], corpus], target)
+            atheris.Fuzz()
+        code = os.waitstatus_to_exitcode(os.waitpid(fuzzer, 0)[1])
+    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,9 @@ from ebmbounds.errors import BadInput
 from ebmbounds.experiments import experiment
 from ebmbounds.run import Run
 
-SCRATCH = Path(tempfile.mkdtemp(prefix="ebmbounds-fuzz-"))
+IN_MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None  # a disk would be waited for in every case
+TEMPORARY = tempfile.TemporaryDirectory(prefix="ebmbounds-fuzz-", dir=IN_MEMORY)  # removed at the end of the process
+SCRATCH = Path(TEMPORARY.name)
 PIXELS = np.random.default_rng(0).integers(256, size=(2, 3072), dtype=np.uint8)
 ROWS = np.linspace(-1, 1, 6).reshape(3, 2)
 SMALL = {"compile": "off", "steps": 1, "width": 4, "depth": 1, "batch_size": 4}

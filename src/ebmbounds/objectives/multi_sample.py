@@ -51,13 +51,18 @@ class MultiSampleObjective(Objective):
         log_broad = bounds.base_log_density(x / self.defensive_scale) - x.shape[1] * math.log(self.defensive_scale)
         return torch.logaddexp(math.log1p(-share) + log_generator, math.log(share) + log_broad)
 
+    def model_energy(self, energy: Tensor, log_generator: Tensor) -> Tensor:
+        """-log p(x) up to a constant, (n,), from E(x) and log p_g(x): E(x) itself, unless a model is made of both."""
+        return energy
+
     def multi_sample_energy_loss(self, game: Game, x: Tensor, noise: Noise, shared: Tensor) -> tuple[Tensor, Info]:
         """E(x) + log Z, the latter by the upper bound, with x in place of a sample of the model.
 
         Where the model is the data's distribution, it is a bound in truth; and for every K the loss is least there."""
         n, points = len(x), torch.cat((x, shared))
-        energies = game.energy(points).flatten()
-        log_q = self.log_proposal(points, game.generator.frozen(points, "log_density"))
+        log_generator = game.generator.frozen(points, "log_density")
+        energies = self.model_energy(game.energy(points).flatten(), log_generator)
+        log_q = self.log_proposal(points, log_generator)
         own, log_weights = (-energies - log_q).split((n, len(shared)))
         energy_data = energies[:n].mean()
         upper = bounds.log_partition_upper(own, log_weights)
@@ -78,7 +83,8 @@ class MultiSampleObjective(Objective):
         In many dimensions the weights are uneven; rows of the data can stand in for some, as in the energy's loss."""
         log_p = game.generator.frozen(shared, "log_density")
         log_q = self.log_proposal(shared, log_p).detach()
-        weights = torch.softmax(-game.energy.frozen(shared).flatten() - log_q, 0)
+        energies = self.model_energy(game.energy.frozen(shared).flatten(), log_p.detach())
+        weights = torch.softmax(-energies - log_q, 0)
         cross_entropy = -(weights * log_p).sum()
         if self.data_share:
             on_data = -game.generator.frozen(x, "log_density").mean()

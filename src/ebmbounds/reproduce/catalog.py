@@ -149,6 +149,7 @@ REPRODUCTIONS: dict[str, Reproduction] = {
             ),
             draw=pictures.comparison,
             seeds=3,
+            overrides={"precision": "tf32"},
             notes=(
                 "KL is to the data's own mode frequencies, in nats; a floor is what a perfect sampler gets with as "
                 "many samples. The paper has a KL to the data's distribution and no floor.",
@@ -167,7 +168,7 @@ REPRODUCTIONS: dict[str, Reproduction] = {
                 Column("entropy_hutchinson", "Hutchinson", ".1f"),
             ),
             draw=pictures.curves,
-            overrides={"watch_entropy": 64, "checkpoint_every": 2_500},
+            overrides={"precision": "tf32", "watch_entropy": 64, "checkpoint_every": 2_500},
             quick={"watch_entropy": 16, "checkpoint_every": 100},
             over_training=True,
             notes=(
