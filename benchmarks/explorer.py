@@ -1,5 +1,5 @@
-"""Seconds until the explorer has answered with a new grid of 64 samples and their energies: the pretrained CIFAR-10 pair,
-on the CPU.
+"""Seconds until the explorer has answered with a new grid of 64 samples and their energies: the pretrained CIFAR-10
+pair, on the CPU.
 
 python benchmarks/explorer.py
 """
