@@ -31,8 +31,9 @@ from sklearn.model_selection import ShuffleSplit, cross_val_score, train_test_sp
 from sklearn.neighbors import KernelDensity
 
 from ebmbounds import EnergyModel
-from ebmbounds.data.toy import TOYS
+from ebmbounds.data.toy import TOYS, Gaussians
 from ebmbounds.data.whitening import Whitening
+from ebmbounds.metrics.toy import good_samples, modes_found
 from ebmbounds.noise import noise
 
 REAL = ("wine", "breast-cancer", "diabetes", "digits")
@@ -198,7 +199,7 @@ def compare(name: str, seed: int, steps: int) -> Iterator[Result]:
         spent = time.process_time() - start
         scores = model.score_samples(np.concatenate((test, anomalies)))
         nll = -float(scores[: len(test)].mean()) - whitening.log_det if density else None
-        note = f"{model.log_partition_.effective_samples:.0f} effective" if isinstance(model, EnergyModel) else ""
+        note = remarks(model, name, whitening, data) if isinstance(model, EnergyModel) else ""
         return Result(name, seed, method, nll, data.entropy, float(roc_auc_score(strange, -scores)), spent, note), model
 
     ours, _ = judged("EnergyModel", lambda: EnergyModel(steps, random_state=seed).fit(train))
@@ -208,6 +209,17 @@ def compare(name: str, seed: int, steps: int) -> Iterator[Result]:
     yield judged("KDE", lambda: kernels(train, seconds, seed))[0]
     yield judged("Gaussian mixture", lambda: gaussians(train, seconds, seed))[0]
     yield judged("Isolation Forest", lambda: IsolationForest(random_state=seed).fit(train), density=False)[0]
+
+
+def remarks(model: EnergyModel, name: str, whitening: Whitening, data: Rows) -> str:
+    """On how many samples log Z rests; on toy data also how many of the model's samples are good, and the modes."""
+    note = f"{model.log_partition_.effective_samples:.0f} effective"
+    if name in TOYS:
+        toy, samples = TOYS[name], torch.tensor(whitening.invert(model.sample(10_000, random_state=0))).float()
+        good = good_samples(samples, toy, torch.tensor(data.test).float()).double().mean()
+        modes = f", {modes_found(samples, toy)} modes" if isinstance(toy, Gaussians) else ""
+        note += f", {good:.1%} good{modes}"
+    return note
 
 
 def table(results: list[Result]) -> str:

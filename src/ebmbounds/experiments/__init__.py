@@ -15,12 +15,6 @@ from ebmbounds.settings import Count, Whole, build, field_names
 from ebmbounds.step import Optimizer
 
 DEFAULT = "default"
-SOURCES = {
-    DEFAULT: "ours; not yet measured at full length",
-    "paper": "the paper's settings",
-    "code": "the research code's settings",
-    "quick": "ours, a minute on a CPU",
-}
 
 
 @dataclass(frozen=True)
@@ -146,7 +140,7 @@ def experiment(name: str, overrides: dict[str, Any] | None = None) -> Experiment
     values = _scalars(shared) | _scalars(table[method_name])
     if variant != DEFAULT:
         values |= _scalars(shared.get(variant, {})) | _scalars(table[method_name][variant])
-    source = values.pop("source", SOURCES.get(variant, "ours"))
+    source = values.pop("source")
     chosen = {"network": values.get("network", "toy-mlp")} | (overrides or {})
     foreign = _keys_of_other_networks(str(chosen["network"]))
     values = {key: value for key, value in values.items() if key not in foreign}
