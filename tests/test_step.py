@@ -228,6 +228,16 @@ def test_compiled_is_plain(double):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
 
 
+def test_a_process_compiles_any_number_of_steps():
+    """Though its compiler ends at a few (eight; here one) versions of the same code."""
+    with torch._dynamo.config.patch(recompile_limit=1), warnings.catch_warnings():
+        warnings.filterwarnings("error", message="the step could not be")
+        for k in (1.0, 2.0, 3.0):
+            state = {"x": torch.zeros(2), "log": {COUNT: torch.zeros(1)}}
+            compiled(lambda state, k=k: ({"x": state["x"] + k}, {}))(state)
+            assert torch.equal(state["x"], torch.full((2,), k))
+
+
 @pytest.mark.parametrize("fails", ["at once", "when called"])
 def test_without_a_compiler_the_step_runs_plain_with_one_warning(monkeypatch, fails):
     def broken(function, **options):

@@ -52,9 +52,14 @@ def compiled(step: Callable[[State], tuple[State, Info]], fallback: bool = True)
 
     def advance(state: State) -> None:
         nonlocal fast
-        if fast is None:  # not before the first call, so that a compiler that is refused falls back too
+        if fast is not None:
+            fast(state)
+            return
+        # Not before the first call, so that a compiler that is refused falls back too. To the compiler every step of a
+        # process is the same code compiled again, of which it would have enough after eight.
+        with torch._dynamo.config.patch(recompile_limit=2**16):
             fast = torch.compile(slow, fullgraph=True, dynamic=False, options=options)
-        fast(state)
+            fast(state)
 
     return with_fallback(advance, slow, "compiled") if fallback else advance
 
