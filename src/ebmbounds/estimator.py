@@ -28,7 +28,7 @@ from ebmbounds.run import Run
 from ebmbounds.step import Optimizer, State, Step
 from ebmbounds.trainer import Diverged, Trainer
 
-LEAST_ROWS = 10
+LEAST_ROWS, MOST_HELD_OUT = 10, 10_000
 PARTITION_SAMPLES = 20_000
 VALIDATION_SAMPLES = 4_000
 """Samples of the generator for log Z at the end, and at each look at the validation part."""
@@ -97,7 +97,7 @@ class EnergyModel(DensityMixin, BaseEstimator):
         X = validate_data(self, self._flat(X), dtype=np.float64, ensure_min_samples=LEAST_ROWS, ensure_min_features=2)
         random = check_random_state(self.random_state)
         self._seed = int(random.randint(2**31 - 1))
-        held_out = max(round(self.validation_fraction * len(X)), 1)
+        held_out = min(max(round(self.validation_fraction * len(X)), 1), MOST_HELD_OUT)
         order = random.permutation(len(X))
         training, validation = X[order[held_out:]], X[order[:held_out]]
         self.whitening_ = Whitening.fit(training)
