@@ -96,7 +96,7 @@ def test_log_density_of_a_linear_generator(d, seed):
 
 
 def test_log_density_on_a_manifold():
-    """A Gaussian on a line in the plane: density along the line, in units of length (facts.md)."""
+    """A Gaussian on a line in the plane: density along the line, in units of length."""
     g, z = (lambda z: 0.1 * z @ torch.tensor([[0.6, 0.8]])), torch.randn(5, 1)
     expected = torch.distributions.Normal(0, 0.1).log_prob(0.1 * z[:, 0])
     torch.testing.assert_close(bounds.log_density(g, z), expected)
@@ -287,7 +287,7 @@ def test_eq_18_for_tangent_vectors(d, extra, seed):
 
 
 def test_eq_18_fails_off_the_tangent_space():
-    """The proof takes the smallest eigenvalue of J J', which is 0 where D > d (facts.md)."""
+    """The proof takes the smallest eigenvalue of J J', which is 0 where D > d."""
     g, z = immersion(2, 5), torch.randn(3, 2)
     U = torch.linalg.svd(spectra.jacobian(g, z))[0]
     normal = U[:, :, -1]

@@ -1,13 +1,15 @@
-"""On a GPU: the captured iteration against the plain one in float64, and a deterministic run resumed."""
+"""On a GPU: the captured iteration against the plain one in float64, with NCCL too, and a deterministic run resumed."""
 
 import warnings
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch.utils import _pytree as pytree
 
 from ebmbounds import launch
 from ebmbounds.bench import stand_in
+from ebmbounds.distributed import ALONE, Group
 from ebmbounds.execution import captured, plain
 from ebmbounds.experiments import experiment
 from ebmbounds.machine import set_up
@@ -19,12 +21,12 @@ STEPS = 50
 EXPERIMENTS = ["25gaussians/ebm-bb@quick", "stackedmnist/ebm-bb@quick", *(f"cifar10/{name}@quick" for name in METHODS)]
 
 
-def state_after(name: str, device: str, way, precision: str = "fp32"):
+def state_after(name: str, device: str, way, group: Group = ALONE):
     """The state after some steps, on random pixels of the data set's shape."""
-    spec = experiment(name, {"compile": "auto", "precision": precision})
-    set_up(device, False, 1, precision)
+    spec = experiment(name, {"compile": "auto", "precision": "fp32"})
+    set_up(device, False, 1, "fp32")
     data = stand_in(spec, device)
-    step = launch.build_step(spec, data, 0, device)
+    step = launch.build_step(spec, data, 0, device, group)
     state = step.initial_state(0, device)
     advance = way(step)
     with warnings.catch_warnings():
@@ -34,13 +36,27 @@ def state_after(name: str, device: str, way, precision: str = "fp32"):
     return pytree.tree_map(lambda t: t.cpu(), state)
 
 
+def assert_captured_is_plain(name: str, group: Group = ALONE) -> None:
+    """Sums taken in another order grow apart from step to step, to 1e-7 at most here; an error is far larger."""
+    reference = flatten(state_after(name, "cpu", plain, group))
+    for way in (plain, captured):
+        for key, value in flatten(state_after(name, "cuda", way, group)).items():
+            torch.testing.assert_close(value, reference[key], rtol=1e-6, atol=1e-7, msg=lambda m, key=key: key + m)
+
+
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_captured_is_plain(double, name):
-    """Sums taken in another order grow apart from step to step, to 1e-7 at most here; an error is far larger."""
-    reference = flatten(state_after(name, "cpu", plain))
-    for way in (plain, captured):
-        for key, value in flatten(state_after(name, "cuda", way)).items():
-            torch.testing.assert_close(value, reference[key], rtol=1e-6, atol=1e-7, msg=lambda m, key=key: key + m)
+    assert_captured_is_plain(name)
+
+
+def test_exchanges_by_nccl_are_captured_with_the_step(double):
+    """Every process needs a GPU of its own, so one process plays the first of two here: its sums are over itself alone,
+    and go through NCCL (Gloo on the CPU) all the same, those of batch norm included."""
+    dist.init_process_group("cpu:gloo,cuda:nccl", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        assert_captured_is_plain("stackedmnist/ebm-bb@quick", Group(rank=0, size=2))
+    finally:
+        dist.destroy_process_group()
 
 
 @pytest.mark.parametrize("name", ["25gaussians/ebm-bb@quick", "cifar10/ebm-bb@quick"])

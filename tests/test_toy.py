@@ -64,7 +64,7 @@ def test_entropies_in_closed_form():
     for name, modes, sigma in (("25gaussians", 25, 0.05 / 2.828), ("8gaussians", 8, 0.02 / 1.414)):
         expected = math.log(modes) + 1 + math.log(2 * math.pi * sigma**2)
         assert TOYS[name].entropy() == pytest.approx(expected, abs=1e-6)
-    assert TOYS["25gaussians"].entropy() == pytest.approx(-2.01, abs=0.005)  # facts.md
+    assert TOYS["25gaussians"].entropy() == pytest.approx(-2.01, abs=0.005)
     assert TOYS["checkerboard"].entropy() == pytest.approx(math.log(32), abs=1e-6)
     # The pinwheel's twist keeps areas, so its entropy is that of five straight arms: below that of arms apart.
     arms = math.log(5) + 1 + math.log(2 * math.pi * 0.6 * 0.2)
