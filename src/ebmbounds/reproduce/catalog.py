@@ -97,7 +97,7 @@ def of_methods(tasks: list[Task], methods: list[str]) -> list[Task]:
     return [task for task in tasks if not methods or method_of(task.name) in methods]
 
 
-CIFAR10 = {"precision": "bf16", "watch_fid": 10_000, "checkpoint_every": 40_000}
+CIFAR10 = {"watch_fid": 10_000, "checkpoint_every": 40_000}
 CIFAR10_QUICK = {"steps": 20, "checkpoint_every": 20}
 # The paper set the weight of the penalty to 0.1/z_dim for these two tables.
 DENSITY = tuple("cifar10/ebm-bb@density" if name == "cifar10/ebm-bb" else name for name in every_method("cifar10"))

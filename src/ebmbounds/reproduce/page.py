@@ -44,7 +44,8 @@ def section(summary: Summary, picture: str) -> Iterator[str]:
     if summary["unfinished"]:
         yield "Not finished:\n\n" + "\n".join(f"- {each['run']}: {each['state']}" for each in summary["unfinished"])
     yield run_table(summary).markdown().strip()
-    yield "How the figures were taken:\n\n" + "\n".join(protocol_lines(summary))
+    if protocol := list(protocol_lines(summary)):
+        yield "How the figures were taken:\n\n" + "\n".join(protocol)
 
 
 def run_table(summary: Summary) -> Table:

@@ -145,5 +145,5 @@ def curves(path: Path, title: str, summary: dict[str, Any], runs: Path) -> None:
             axis.plot(values["step"], values[key], "o-", color=colour, markersize=3, label=None if i else name)
     axis.set(xlabel="iteration", ylabel="entropy of the generator, nats")
     axis.grid(alpha=0.3)
-    axis.legend()
+    figure.legend(loc="outside lower center", ncols=len(ESTIMATORS))
     finish(figure, title, path)

@@ -47,7 +47,7 @@ def record(task: Task, reproduction: Reproduction, runs: Path) -> dict[str, Any]
         "experiment": task.name,
         "overrides": task.overrides,
         "network": config["network"],
-        "settings_from": config["source"],
+        "settings_from": task.experiment.source,  # the run's own are the same, and what it said of them may be dated
         "seed": task.seed,
         "iterations": metrics["iterations"],
         "seconds": round(seconds, 1),
