@@ -15,6 +15,7 @@ from ebmbounds.experiments import experiment
 from ebmbounds.machine import set_up
 from ebmbounds.objectives import METHODS
 from ebmbounds.run import Run, flatten
+from ebmbounds.side_by_side import stacked
 
 pytestmark = pytest.mark.gpu
 STEPS = 50
@@ -57,6 +58,24 @@ def test_exchanges_by_nccl_are_captured_with_the_step(double):
         assert_captured_is_plain("stackedmnist/ebm-bb@quick", Group(rank=0, size=2))
     finally:
         dist.destroy_process_group()
+
+
+def test_stacked_states_are_captured_too(double):
+    """Three seeds side by side on the GPU, against each of them alone and plain on the CPU."""
+    spec = experiment("stackedmnist/ebm-bb@quick", {"precision": "fp32"})
+    set_up("cuda", False, 1, "fp32")
+    steps = [launch.build_step(spec, stand_in(spec, "cuda"), seed, "cuda") for seed in range(3)]
+    whole, views = stacked([step.initial_state(seed, "cuda") for seed, step in enumerate(steps)])
+    advance = captured(torch.func.vmap(steps[0]), fallback=False)
+    for _ in range(STEPS):
+        advance(whole)
+    for seed, view in enumerate(views):
+        step = launch.build_step(spec, stand_in(spec, "cpu"), seed, "cpu")
+        state = step.initial_state(seed)
+        for _ in range(STEPS):
+            plain(step)(state)
+        for key, value in flatten(view).items():
+            torch.testing.assert_close(value.cpu(), flatten(state)[key], rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("name", ["25gaussians/ebm-bb@quick", "cifar10/ebm-bb@quick"])

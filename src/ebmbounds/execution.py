@@ -22,7 +22,7 @@ def plain(step: Callable[[State], tuple[State, Info]]) -> Advance:
         with torch.no_grad():
             new, info = step({key: value for key, value in state.items() if key != "log"})
             info |= {COUNT: torch.ones_like(state["log"][COUNT])}
-            new["log"] = {name: total + info[name] for name, total in state["log"].items()}
+            new["log"] = {name: total + info[name].reshape(total.shape) for name, total in state["log"].items()}
             pytree.tree_map_(lambda old, value: old.copy_(value), state, new)
 
     return advance

@@ -4,6 +4,8 @@ import functools
 import math
 import os
 import warnings
+from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,12 +17,15 @@ from ebmbounds import __version__, evaluate
 from ebmbounds.data import TOYS, Data, data_digest, training_data, unread_data
 from ebmbounds.distributed import ALONE, Group, joined, own_device, restarts
 from ebmbounds.errors import BadInput
+from ebmbounds.execution import Advance
 from ebmbounds.experiments import Experiment, experiment, from_config
 from ebmbounds.machine import deterministic, execution, resolve_device, set_up
 from ebmbounds.model import PAIR, Model
 from ebmbounds.networks.batch_norm import synchronised
 from ebmbounds.pretrained import is_pretrained, opened
 from ebmbounds.run import Run, Spectator, flatten, write_json
+from ebmbounds.side_by_side import play, stacked
+from ebmbounds.signals import interruptions
 from ebmbounds.step import State, Step, averaged_tables
 from ebmbounds.trainer import Trainer
 
@@ -51,57 +56,134 @@ def train(
     if not anew and not resume:  # processes that died are replaced: go on with what they left, if anything
         run = default_folder(experiment(name, overrides), seed) if run is None else Path(run)
         resume = (run / "config.json").exists()
-    if resume:
-        if run is None:
-            raise BadInput("--resume needs the run folder: name it with --run.")
-        folder = Run.open(run) if group.leads else Spectator.open(run)
-        config = folder.config
-        spec = experiment(name, overrides) if name else experiment_of(config | (overrides or {}))
-        if changed := changed_settings(config, spec):
-            raise BadInput(
-                f"{folder.path} was started with other settings ({', '.join(changed)}): "
-                "resume it without overrides (only steps and on_divergence may change), or start a new run."
-            )
-        seed = config["seed"]
-        device, data = config.get("device", "auto") if device == "auto" else device, data or config.get("data_root")
-        device = resolve_device(device)
-        place = own_device(device)
-        session = Session.build(spec, seed, place, data, group)
-        current = run_config(spec, seed, device, data, data_digest(session.step.data))
-        check_same_origin(folder, config, current)
-    else:
+    prepared = prepare(name, overrides, run, resume, seed, device, data, group)
+    with prepared.folder.claimed():
+        state, best = prepared.start()
+        stopped = prepared.trainer(prepared.execution(), progress).train(state, best)
+    if stopped is not None:
+        raise Interrupted(stopped, prepared.folder, int(state["step"]))
+    return prepared.folder
+
+
+def train_side_by_side(
+    name: str,
+    overrides: dict[str, Any],
+    runs: Mapping[int, Path],
+    *,
+    device: str = "auto",
+    data: Path | str | None = None,
+    progress: bool = True,
+) -> None:
+    """Train runs of one experiment, seed -> folder, with one iteration for all of them (see `side_by_side`). Those that
+    exist are resumed, and where some are behind they catch up first."""
+    steps = experiment(name, overrides).schedule.steps
+    while True:
+        prepared = [
+            prepare(name, overrides, path, (path / "config.json").exists(), seed, device, data)
+            for seed, path in runs.items()
+        ]
+        with ExitStack() as claims:
+            for each in prepared:
+                claims.enter_context(each.folder.claimed())
+            starts = [each.start() for each in prepared]
+            reached = [int(state["step"]) for state, _ in starts]
+            first = min(reached)
+            if first >= steps:
+                return
+            goal = min((step for step in reached if step > first), default=steps)
+            last = [i for i, step in enumerate(reached) if step == first]
+            whole, states = stacked([starts[i][0] for i in last])
+            advance = prepared[0].execution(side_by_side=True)
+            with interruptions() as interrupted:
+                loops = []
+                for i, state in zip(last, states, strict=True):
+                    trainer = prepared[i].trainer(advance, progress and i == last[0], goal)
+                    loops.append(trainer.turns(state, starts[i][1], interrupted))
+                stopped = play(loops, lambda advance=advance, whole=whole: advance(whole))  # type: ignore[misc]
+        if stopped is not None:
+            raise Interrupted(stopped, prepared[last[0]].folder, int(states[0]["step"]))
+
+
+def prepare(
+    name: str,
+    overrides: dict[str, Any] | None,
+    run: Path | str | None,
+    resume: bool,
+    seed: int,
+    device: str,
+    data: Path | str | None,
+    group: Group = ALONE,
+) -> "Prepared":
+    """Everything that training needs, for a new run or one that is resumed."""
+    if not resume:
         spec = experiment(name, overrides)
         device = resolve_device(device)
         place = own_device(device)
         session = Session.build(spec, seed, place, data, group)
-        current = run_config(spec, seed, device, data, data_digest(session.step.data))
+        config = run_config(spec, seed, device, data, data_digest(session.step.data))
         path = Path(run) if run is not None else default_folder(spec, seed)
-        folder = Run.create(path, current) if group.leads else Spectator(path)
-    schedule = spec.schedule
-    with folder.claimed():
-        state, best = session.start(folder, seed, place)
-        group.align(state)
-        if (
-            group.leads and resume and int(state["step"]) < schedule.steps
-        ):  # from here on it runs on this machine, perhaps another one
-            write_json(folder.path / "config.json", current)
-        set_up(place, deterministic(spec, place), schedule.threads, schedule.precision)
-        trainer = Trainer(
-            folder,
-            execution(session.step, schedule.compile, place),
-            schedule.steps,
+        return Prepared(session, Run.create(path, config) if group.leads else Spectator(path), config, place, group)
+    if run is None:
+        raise BadInput("--resume needs the run folder: name it with --run.")
+    folder = Run.open(run) if group.leads else Spectator.open(run)
+    old = folder.config
+    spec = experiment(name, overrides) if name else experiment_of(old | (overrides or {}))
+    if changed := changed_settings(old, spec):
+        raise BadInput(
+            f"{folder.path} was started with other settings ({', '.join(changed)}): "
+            "resume it without overrides (only steps and on_divergence may change), or start a new run."
+        )
+    seed = old["seed"]
+    device, data = old.get("device", "auto") if device == "auto" else device, data or old.get("data_root")
+    device = resolve_device(device)
+    place = own_device(device)
+    session = Session.build(spec, seed, place, data, group)
+    config = run_config(spec, seed, device, data, data_digest(session.step.data))
+    check_same_origin(folder, old, config)
+    return Prepared(session, folder, config, place, group)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A run that is about to be trained."""
+
+    session: "Session"
+    folder: Run
+    config: dict[str, Any]
+    """What config.json is to hold."""
+    place: str
+    """The device of this process."""
+    group: Group
+
+    def start(self) -> tuple[State, float]:
+        """The state to go on from, and the best figure so far."""
+        state, best = self.session.start(self.folder, self.config["seed"], self.place)
+        self.group.align(state)
+        to_do = int(state["step"]) < self.session.experiment.schedule.steps
+        if self.group.leads and to_do and self.folder.config != self.config:  # it goes on here, on another machine
+            write_json(self.folder.path / "config.json", self.config)
+        return state, best
+
+    def execution(self, side_by_side: bool = False) -> Advance:
+        schedule = self.session.experiment.schedule
+        set_up(self.place, deterministic(self.session.experiment, self.place), schedule.threads, schedule.precision)
+        return execution(self.session.step, schedule.compile, self.place, side_by_side)
+
+    def trainer(self, advance: Advance, progress: bool, steps: int | None = None) -> Trainer:
+        """`steps`: where to end, if not at the experiment's last one."""
+        schedule, leads = self.session.experiment.schedule, self.group.leads
+        return Trainer(
+            self.folder,
+            advance,
+            steps or schedule.steps,
             schedule.log_every,
             schedule.checkpoint_every,
             schedule.best_by,
-            functools.partial(evaluate.watch, session.step, folder) if group.leads else lambda state: {},
-            progress and group.leads,
+            functools.partial(evaluate.watch, self.session.step, self.folder) if leads else lambda state: {},
+            progress and leads,
             rollbacks=schedule.rollbacks if schedule.on_divergence == "rollback" else 0,
-            group=group,
+            group=self.group,
         )
-        stopped = trainer.train(state, best)
-    if stopped is not None:
-        raise Interrupted(stopped, folder, int(state["step"]))
-    return folder
 
 
 def check_same_origin(folder: Run, old: dict[str, Any], new: dict[str, Any]) -> None:

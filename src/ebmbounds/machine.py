@@ -43,17 +43,19 @@ def set_up(device: str, deterministic: bool, threads: int, precision: str) -> No
         torch.backends.cudnn.benchmark = not deterministic
 
 
-def execution(step: Step, choice: str, device: str) -> Advance:
-    """How the step runs: one CUDA graph on a GPU, compiled on a CPU with a compiler, else plain."""
+def execution(step: Step, choice: str, device: str, side_by_side: bool = False) -> Advance:
+    """How the step runs: one CUDA graph on a GPU, compiled on a CPU with a compiler, else plain; `side_by_side`: for
+    states that are stacked."""
+    call = torch.func.vmap(step) if side_by_side else step
     if choice == "off":
-        return plain(step)
+        return plain(call)
     alone = step.group.size == 1
     if device.startswith("cuda"):
-        return captured(step, fallback=alone)
+        return captured(call, fallback=alone)
     if choice == "auto" and len(step.data.shape) > 1:
-        return plain(step)  # on a CPU convolutions take most of the time, and compiling them many minutes
+        return plain(call)  # on a CPU convolutions take most of the time, and compiling them many minutes
     compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
     if not step.group.every(bool(compiler)):
         warnings.warn("no C++ compiler was found: the step runs plain, several times slower.", stacklevel=2)
-        return plain(step)
-    return compiled(step, fallback=alone)
+        return plain(call)
+    return compiled(call, fallback=alone)

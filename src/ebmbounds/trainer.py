@@ -11,6 +11,7 @@ from typing import Any
 from ebmbounds.distributed import ALONE, Group
 from ebmbounds.progress import Show, bar, event_writer
 from ebmbounds.run import Run, flatten
+from ebmbounds.side_by_side import Turns, play
 from ebmbounds.signals import Interruptions, Stopped, interruptions
 from ebmbounds.step import COUNT, State
 
@@ -48,13 +49,18 @@ class Trainer:
     def train(self, state: State, best: float = math.inf) -> int | None:
         """Run to the end, or until SIGINT or SIGTERM, whose number is then returned. The state is saved in any case,
         but for a signal in a session's first iteration: what is on disk then is the state before it."""
+        with interruptions() as interrupted:
+            return play([self.turns(state, best, interrupted)], lambda: self.advance(state))
+
+    def turns(self, state: State, best: float, interrupted: Interruptions) -> Turns:
+        """The loop of `train`, for `play`."""
         step = first = int(state["step"])
         saved = self.run.checkpoint().exists()
         if self.rollbacks and not saved:  # there must be something to go back to
             self.run.save(state, best=best)
             saved = True
         events = event_writer(self.run.path / "events") if self.group.leads else lambda record: None
-        with interruptions() as interrupted, self.shown(step) as show:
+        with self.shown(step) as show:
             stopped, told = self.group.agreed(interrupted), None
             mark, since, in_vain = time.perf_counter(), step, 0
             while True:
@@ -72,7 +78,7 @@ class Trainer:
                     if step >= self.steps or (told := stopped()) or (self.patience and in_vain >= self.patience):
                         break
                     with interrupted.at_once() if step == first else nullcontext():  # while it may be compiling
-                        self.advance(state)
+                        yield
                     step, saved = step + 1, False
                 except Diverged as error:
                     if self.group.leads:

@@ -1,5 +1,6 @@
 """Runs in processes of their own: finished, stopped and resumed, moved, failed; then a whole quick reproduction."""
 
+import dataclasses
 import json
 import os
 import shutil
@@ -12,6 +13,7 @@ from PIL import Image
 
 from ebmbounds.errors import BadInput
 from ebmbounds.reproduce import reproduce, runs, seconds
+from ebmbounds.reproduce.catalog import find
 from ebmbounds.reproduce.page import page
 from ebmbounds.reproduce.runs import Task, complete_all
 from ebmbounds.run import Run
@@ -51,7 +53,7 @@ def test_what_is_no_time_limit(text):
 
 def test_out_of_time_saves_and_the_same_folder_elsewhere_goes_on(tmp_path):
     before, after = tmp_path / "here" / "run", tmp_path / "there" / "run"
-    outcome = complete_all([task(before, **ENDLESS)], device="cpu", budget=4)
+    outcome = complete_all([(task(before, **ENDLESS),)], device="cpu", budget=4)
     assert outcome.failures == {} and outcome.signal is None
     step = saved_step(before)
     assert step > 0 and not (before / "metrics.json").exists()
@@ -61,7 +63,7 @@ def test_out_of_time_saves_and_the_same_folder_elsewhere_goes_on(tmp_path):
     config = Run(after).config | {"device": "cuda", "data_root": "elsewhere"}
     (after / "config.json").write_text(json.dumps(config))
     rest = task(after, **ENDLESS | {"steps": step + 3})
-    assert complete_all([rest], device="cpu").failures == {} and rest.finished()
+    assert complete_all([(rest,)], device="cpu").failures == {} and rest.finished()
     assert saved_step(after) == step + 3
     assert Run(after).config["device"] == "cpu" and Run(after).config["data_root"] != "elsewhere"
     assert [record["step"] for record in Run(after).records()][:2] == [2, 4]  # those of the first part are kept
@@ -72,7 +74,7 @@ def test_a_signal_saves_every_run_and_is_told(tmp_path):
     timer = threading.Timer(4, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
     try:
-        outcome = complete_all(tasks, device="cpu", parallel=2)
+        outcome = complete_all([(each,) for each in tasks], device="cpu", parallel=2)
     finally:
         timer.cancel()
     assert outcome.signal == signal.SIGINT
@@ -82,15 +84,34 @@ def test_a_signal_saves_every_run_and_is_told(tmp_path):
 
 def test_a_run_that_diverges_is_told_and_the_others_go_on(tmp_path):
     bad, good = task(tmp_path / "bad", lr_energy=1e30), task(tmp_path / "good")
-    outcome = complete_all([bad, good], device="cpu")
+    outcome = complete_all([(bad,), (good,)], device="cpu")
     assert list(outcome.failures) == [bad.folder] and "diverged" in outcome.failures[bad.folder]
     assert good.finished() and not bad.finished()
+
+
+def test_seeds_side_by_side_are_runs_like_others(tmp_path):
+    seeds = tuple(dataclasses.replace(task(tmp_path / str(seed)), seed=seed) for seed in range(3))
+    assert complete_all([seeds], device="cpu").failures == {} and all(each.finished() for each in seeds)
+    last = [Run(each.folder).load()[0]["parameters"]["energy"]["1.weight"] for each in seeds]
+    assert len({float(weights.sum()) for weights in last}) == 3  # each from its own seed
+
+    longer = tuple(dataclasses.replace(each, overrides=each.overrides | {"steps": 6}) for each in seeds[1:])
+    assert complete_all([(seeds[0],), longer], device="cpu").failures == {}
+    assert [saved_step(each.folder) for each in seeds] == [4, 6, 6]
+
+
+def test_which_runs_share_a_process(tmp_path):
+    apart, together = (find(name) for name in ("toy-density", "modes"))
+    assert all(len(unit) == 1 for unit in apart.units(apart.tasks(tmp_path)))
+    units = together.units(together.tasks(tmp_path))
+    assert [len(unit) for unit in units] == [3] * 7
+    assert all(len({task.name for task in unit}) == 1 and {task.seed for task in unit} == {0, 1, 2} for unit in units)
 
 
 def test_what_the_user_can_mend_ends_it_all(tmp_path):
     tasks = [Task("mnist/ebm-bb@quick", {}, 0, tmp_path / "mnist"), task(tmp_path / "toy")]
     with pytest.raises(BadInput, match="mnist"):
-        complete_all(tasks, device="cpu", data=tmp_path / "empty")
+        complete_all([(each,) for each in tasks], device="cpu", data=tmp_path / "empty")
     assert not tasks[1].started
 
 

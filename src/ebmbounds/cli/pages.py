@@ -31,7 +31,7 @@ def reproduce_command(
     budget: Annotated[str, typer.Option(help="Stop and save after this time, say 1h30m; 0s writes tables only.")] = "",
     method: Annotated[list[str] | None, typer.Option(help="Work on runs of this method only (repeatable).")] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Seeds of each experiment.")] = None,
-    parallel: Annotated[int, typer.Option(min=1, help="Runs side by side, on one device.")] = 1,
+    parallel: Annotated[int, typer.Option(min=1, help="Processes side by side, on one device.")] = 1,
     runs: Annotated[Path, typer.Option(help="Folder of the run folders.")] = Path("runs/reproduce"),
     results: Annotated[Path, typer.Option(help="Folder for JSON, picture and tables.")] = Path("results"),
     device: Device = "auto",

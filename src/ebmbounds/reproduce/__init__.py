@@ -48,13 +48,14 @@ def reproduce(
     NAME.json, NAME.png, NAME.md, NAME.tex and NAME.html into the folder of results, from all runs that are finished.
 
     quick: far fewer steps, into files of their own. methods: only runs of these are worked on. seeds: 0 to seeds - 1,
-    by default as many as the reproduction has. parallel: so many runs at a time.
+    by default as many as the reproduction has. parallel: so many processes at a time.
     """
     reproduction = find(name)
     device = resolve_device(device)
     tasks = reproduction.tasks(runs, seeds, quick)
     chosen = of_methods(tasks, list(methods))
-    outcome = complete_all(chosen, device=device, data=data, parallel=parallel, budget=budget, progress=progress)
+    units = reproduction.units(chosen)
+    outcome = complete_all(units, device=device, data=data, parallel=parallel, budget=budget, progress=progress)
     summary = summarise(reproduction, tasks, runs, outcome.failures, quick)
     written: tuple[Path, ...] = ()
     if summary["runs"] and outcome.signal is None:

@@ -1,9 +1,11 @@
 """What is reproduced of the paper: which runs make which table or figure."""
 
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from ebmbounds.experiments import tables
 from ebmbounds.objectives import METHODS, method
 from ebmbounds.reproduce import pictures
 from ebmbounds.reproduce.pictures import Draw
-from ebmbounds.reproduce.runs import Task
+from ebmbounds.reproduce.runs import Task, Unit
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,8 @@ class Reproduction:
     """Overrides of the variants @quick, for `--quick`."""
     family: str = ""
     """Reproductions of one family share their run folders; by default each has its own."""
+    side_by_side: bool = False
+    """The seeds of an experiment are trained in one process, with one iteration for all: for small networks."""
     over_training: bool = False
     """A row for each checkpoint, from the log, in place of one for each experiment."""
     notes: tuple[str, ...] = ()
@@ -64,6 +68,12 @@ class Reproduction:
             for name in dict.fromkeys(names)  # variants of one experiment have the same quick one
             for seed in range(seeds or (1 if quick else self.seeds))
         ]
+
+    def units(self, tasks: Sequence[Task]) -> list[Unit]:
+        """What each process is to do of these."""
+        if not self.side_by_side:
+            return [(task,) for task in tasks]
+        return [tuple(seeds) for _, seeds in groupby(tasks, key=lambda task: task.name)]
 
     def stem(self, quick: bool) -> str:
         """The name of what it leaves in the folder of results."""
@@ -149,6 +159,7 @@ REPRODUCTIONS: dict[str, Reproduction] = {
             ),
             draw=pictures.comparison,
             seeds=3,
+            side_by_side=True,
             overrides={"precision": "tf32"},
             notes=(
                 "KL is to the data's own mode frequencies, in nats; a floor is what a perfect sampler gets with as "

@@ -1,4 +1,4 @@
-"""The runs of a reproduction: each in a process of its own, several side by side, as far as time allows."""
+"""The runs of a reproduction: each, or the seeds of each experiment, in a process of its own, as far as time allows."""
 
 import contextlib
 import multiprocessing
@@ -15,7 +15,7 @@ from rich.console import Console
 from ebmbounds.data.registry import data_root
 from ebmbounds.errors import BadInput
 from ebmbounds.experiments import Experiment, experiment
-from ebmbounds.launch import Interrupted, changed_settings, evaluate_run, train
+from ebmbounds.launch import Interrupted, changed_settings, evaluate_run, train, train_side_by_side
 from ebmbounds.run import Run, read_json
 from ebmbounds.trainer import Diverged, interruptions
 
@@ -65,11 +65,21 @@ class Task:
         steps = self.experiment.schedule.steps
         return "trained, not evaluated" if step >= steps else f"under way, logged up to step {step} of {steps}"
 
-    def complete(self, device: str, data: Path, progress: bool) -> None:
-        """Train from where it stands, then evaluate."""
-        options: dict[str, Any] = {"seed": self.seed, "device": device, "data": data, "progress": progress}
-        train(self.name, self.overrides, run=self.folder, resume=self.started, **options)
-        evaluate_run(self.folder, device=device, root=data)
+
+Unit = tuple[Task, ...]
+"""What one process works on: a run, or runs of one experiment side by side."""
+
+
+def complete(unit: Unit, device: str, data: Path, progress: bool) -> None:
+    """Train from where it stands, then evaluate."""
+    task = unit[0]
+    options: dict[str, Any] = {"device": device, "data": data, "progress": progress}
+    if len(unit) == 1:
+        train(task.name, task.overrides, run=task.folder, resume=task.started, seed=task.seed, **options)
+    else:
+        train_side_by_side(task.name, task.overrides, {task.seed: task.folder for task in unit}, **options)
+    for task in unit:
+        evaluate_run(task.folder, device=device, root=data)
 
 
 @dataclass
@@ -83,7 +93,7 @@ class Outcome:
 
 
 def complete_all(
-    tasks: Sequence[Task],
+    units: Sequence[Unit],
     *,
     device: str,
     data: Path | str | None = None,
@@ -91,49 +101,50 @@ def complete_all(
     budget: float = float("inf"),
     progress: bool = False,
 ) -> Outcome:
-    """Complete the tasks that are not finished, `parallel` at a time, for at most `budget` seconds or until a signal;
+    """Complete what is not finished, `parallel` processes at a time, for at most `budget` seconds or until a signal;
     what is under way then is saved. A run that fails does not keep the others from running."""
     deadline = time.monotonic() + budget
-    waiting = [task for task in tasks if not task.finished()]
+    waiting = [left for unit in units if (left := tuple(task for task in unit if not task.finished()))]
     total = len(waiting)
     console = Console(stderr=True, quiet=not progress, highlight=False)
     outcome = Outcome()
     with interruptions() as interrupted, Children() as children:
         while (waiting or children.running) and time.monotonic() < deadline and not interrupted():
             while waiting and len(children.running) < parallel:
-                task = waiting.pop(0)
-                console.print(f"run {total - len(waiting)} of {total}: {task.folder}", style="dim")
-                children.start(task, device, data_root(data), progress and parallel == 1)
-            for task, failure in children.ended(timeout=min(0.5, max(0.0, deadline - time.monotonic()))):
+                unit = waiting.pop(0)
+                names = ", ".join(str(task.folder) for task in unit)
+                console.print(f"run {total - len(waiting)} of {total}: {names}", style="dim")
+                children.start(unit, device, data_root(data), progress and parallel == 1)
+            for unit, failure in children.ended(timeout=min(0.5, max(0.0, deadline - time.monotonic()))):
                 if failure:
-                    console.print(f"{task.folder}: {failure}", style="red")
-                    outcome.failures[task.folder] = failure
+                    console.print(f"{unit[0].folder}: {failure}", style="red")
+                    outcome.failures |= {task.folder: failure for task in unit}
         outcome.signal = interrupted()
     return outcome
 
 
 class Children:
-    """Processes at work on a task each. None of them outlives the `with` statement."""
+    """Processes at work on a unit each. None of them outlives the `with` statement."""
 
     def __init__(self) -> None:
         # A server that has imported everything forks a process in no time, and has no CUDA context to be torn by it.
         self.context = multiprocessing.get_context("forkserver")
         self.context.set_forkserver_preload(["ebmbounds.launch", "torch._dynamo"])  # loaded by the first gradient
-        self.running: dict[Any, tuple[Task, Any]] = {}
+        self.running: dict[Any, tuple[Unit, Any]] = {}
 
-    def start(self, task: Task, *options: Any) -> None:
+    def start(self, unit: Unit, *options: Any) -> None:
         receiver, sender = self.context.Pipe(duplex=False)
-        process = self.context.Process(target=work, args=(task, *options, sender), name=task.folder.name)
+        process = self.context.Process(target=work, args=(unit, *options, sender), name=unit[0].folder.name)
         process.start()
         sender.close()
-        self.running[process] = task, receiver
+        self.running[process] = unit, receiver
 
-    def ended(self, timeout: float) -> Iterator[tuple[Task, str]]:
-        """Tasks whose process has come to its end, and what went wrong, if anything."""
+    def ended(self, timeout: float) -> Iterator[tuple[Unit, str]]:
+        """Units whose process has come to its end, and what went wrong, if anything."""
         ready = multiprocessing.connection.wait([process.sentinel for process in self.running], timeout)
         for process in [process for process in self.running if process.sentinel in ready]:
             process.join()
-            task, receiver = self.running.pop(process)
+            unit, receiver = self.running.pop(process)
             failure = f"its process ended with code {process.exitcode}" if process.exitcode else ""
             with contextlib.suppress(EOFError):  # where it had nothing to say
                 if receiver.poll():
@@ -141,7 +152,7 @@ class Children:
                     if isinstance(error, BadInput):
                         raise error
                     failure = str(error)
-            yield task, failure
+            yield unit, failure
 
     def __enter__(self) -> "Children":
         return self
@@ -157,11 +168,11 @@ class Children:
             process.join()
 
 
-def work(task: Task, device: str, data: Path, progress: bool, errors: Any) -> None:
+def work(unit: Unit, device: str, data: Path, progress: bool, errors: Any) -> None:
     """What a child process does; an error that has a sentence for the user goes to the parent."""
     os.setsid()  # Ctrl-C then reaches the parent alone, which tells each child once: a second signal would kill it
     try:
-        task.complete(device, data, progress)
+        complete(unit, device, data, progress)
     except Interrupted:
         pass  # saved; the folder tells how far it came
     except (BadInput, Diverged) as error:
