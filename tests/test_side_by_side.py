@@ -11,7 +11,7 @@ from ebmbounds.execution import compiled, plain
 from ebmbounds.experiments import experiment
 from ebmbounds.objectives import METHODS
 from ebmbounds.run import Run, flatten
-from ebmbounds.side_by_side import play, stacked
+from ebmbounds.side_by_side import for_all, play, stacked
 from ebmbounds.signals import Stopped
 
 SEEDS = range(3)
@@ -47,7 +47,7 @@ def test_a_stacked_step_is_the_step_of_each(double, dataset, method):
     step, states = states_of(f"{dataset}/{method}@quick", {"batch_size": 8} | size)
     whole, views = stacked(states)
     for _ in range(3):
-        plain(torch.func.vmap(step))(whole)
+        plain(for_all(step))(whole)
         for state in states:
             plain(step)(state)
     for view, state in zip(views, states, strict=True):
@@ -58,7 +58,7 @@ def test_a_stacked_step_is_the_step_of_each(double, dataset, method):
 def test_a_stacked_step_compiles(double):
     step, states = states_of("moons/wgan-0gp@quick", {"batch_size": 8, "depth": 1, "width": 4})
     whole, views = stacked(states)
-    compiled(torch.func.vmap(step), fallback=False)(whole)
+    compiled(for_all(step), fallback=False)(whole)
     for view, state in zip(views, states, strict=True):
         plain(step)(state)
         assert_close(view, state)

@@ -11,10 +11,19 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ebmbounds.signals import Stopped
-from ebmbounds.step import State
+from ebmbounds.step import Info, State
 
 Turns = Generator[None, None, int | None]
 """A training loop: at each `yield` it waits for an iteration; in the end it gives the signal that ended it, if any."""
+
+
+def for_all(step: Callable[[State], tuple[State, Info]]) -> Callable[[State], tuple[State, Info]]:
+    """The step of stacked states."""
+
+    def one(state: State) -> tuple[State, Info]:  # a function, since torch 2.11 asks for its name when it traces this
+        return step(state)
+
+    return torch.func.vmap(one)
 
 
 def stacked(states: Sequence[State]) -> tuple[State, list[State]]:
