@@ -23,7 +23,7 @@ from ebmbounds.distributed import ALONE, Group, own_device
 from ebmbounds.errors import BadInput
 from ebmbounds.execution import Advance, compiled, plain
 from ebmbounds.networks import SplineFlow, ToyMLP
-from ebmbounds.networks.batch_norm import synchronised
+from ebmbounds.networks.batch_norm import written_out
 from ebmbounds.objectives import DCGAN, EBM0GP, EBMBB, MEG, SNGAN, VERA, WGAN0GP
 from ebmbounds.run import Run, flatten
 from ebmbounds.step import Optimizer, Step
@@ -104,7 +104,7 @@ def trained(
         torch.manual_seed(0)
         players = network.build((2,), 2) | objective.extra_players((2,), 2)
         if sync and group.size > 1:
-            players = {player: synchronised(module, group) for player, module in players.items()}
+            players = {player: written_out(module, group) for player, module in players.items()}
         # A large epsilon, so that Adam does not blow up the rounding errors of gradients that are zero.
         settings = Optimizer(batch_size=16, lr_energy=0.01, lr_generator=0.01, beta1=0.5, epsilon=1e-2)
         step = Step(objective, players, TOYS["moons"], settings, group=group)
@@ -161,7 +161,7 @@ def test_the_hinge_takes_the_mean_of_all(tmp_path):
 
 def normalised(norm: nn.Module, x: Tensor, group: Group) -> tuple[Tensor, Tensor, Tensors]:
     """This process's rows of y and of a loss's gradient in x, and the buffers, after two calls."""
-    norm = synchronised(norm, group).train() if group.size > 1 else norm.train()
+    norm = written_out(norm, group).train() if group.size > 1 else norm.train()
     rows = x.chunk(group.size)[group.rank].requires_grad_()
     for scale in (1.0, 3.0):
         y = norm(scale * rows)

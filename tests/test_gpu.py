@@ -64,7 +64,8 @@ def test_stacked_states_are_captured_too(double):
     """Three seeds side by side on the GPU, against each of them alone and plain on the CPU."""
     spec = experiment("stackedmnist/ebm-bb@quick", {"precision": "fp32"})
     set_up("cuda", False, 1, "fp32")
-    steps = [launch.build_step(spec, stand_in(spec, "cuda"), seed, "cuda") for seed in range(3)]
+    data = stand_in(spec, "cuda")
+    steps = [launch.build_step(spec, data, seed, "cuda", side_by_side=True) for seed in range(3)]
     whole, views = stacked([step.initial_state(seed, "cuda") for seed, step in enumerate(steps)])
     advance = captured(for_all(steps[0]), fallback=False)
     for _ in range(STEPS):

@@ -21,7 +21,7 @@ from ebmbounds.execution import Advance
 from ebmbounds.experiments import Experiment, experiment, from_config
 from ebmbounds.machine import deterministic, execution, resolve_device, set_up
 from ebmbounds.model import PAIR, Model
-from ebmbounds.networks.batch_norm import synchronised
+from ebmbounds.networks.batch_norm import written_out
 from ebmbounds.pretrained import is_pretrained, opened
 from ebmbounds.run import Run, Spectator, flatten, write_json
 from ebmbounds.side_by_side import play, stacked
@@ -79,7 +79,7 @@ def train_side_by_side(
     steps = experiment(name, overrides).schedule.steps
     while True:
         prepared = [
-            prepare(name, overrides, path, (path / "config.json").exists(), seed, device, data)
+            prepare(name, overrides, path, (path / "config.json").exists(), seed, device, data, side_by_side=True)
             for seed, path in runs.items()
         ]
         with ExitStack() as claims:
@@ -113,13 +113,14 @@ def prepare(
     device: str,
     data: Path | str | None,
     group: Group = ALONE,
+    side_by_side: bool = False,
 ) -> "Prepared":
     """Everything that training needs, for a new run or one that is resumed."""
     if not resume:
         spec = experiment(name, overrides)
         device = resolve_device(device)
         place = own_device(device)
-        session = Session.build(spec, seed, place, data, group)
+        session = Session.build(spec, seed, place, data, group, side_by_side)
         config = run_config(spec, seed, device, data, data_digest(session.step.data))
         path = Path(run) if run is not None else default_folder(spec, seed)
         return Prepared(session, Run.create(path, config) if group.leads else Spectator(path), config, place, group)
@@ -137,7 +138,7 @@ def prepare(
     device, data = old.get("device", "auto") if device == "auto" else device, data or old.get("data_root")
     device = resolve_device(device)
     place = own_device(device)
-    session = Session.build(spec, seed, place, data, group)
+    session = Session.build(spec, seed, place, data, group, side_by_side)
     config = run_config(spec, seed, device, data, data_digest(session.step.data))
     check_same_origin(folder, old, config)
     return Prepared(session, folder, config, place, group)
@@ -236,10 +237,16 @@ class Session:
 
     @classmethod
     def build(
-        cls, spec: Experiment, seed: int, device: str, root: Path | str | None, group: Group = ALONE
+        cls,
+        spec: Experiment,
+        seed: int,
+        device: str,
+        root: Path | str | None,
+        group: Group = ALONE,
+        side_by_side: bool = False,
     ) -> "Session":
         data = training_data(spec.dataset, spec.data, root, device)
-        return cls(spec, build_step(spec, data, seed, device, group))
+        return cls(spec, build_step(spec, data, seed, device, group, side_by_side))
 
     def start(self, run: Run, seed: int, device: str) -> tuple[State, float]:
         """The state that a run goes on from, its log cut back to there, and the best figure so far."""
@@ -289,7 +296,9 @@ def same_tables(one: State, other: State) -> bool:
     return first == second
 
 
-def build_step(spec: Experiment, data: Data, seed: int, device: str, group: Group = ALONE) -> Step:
+def build_step(
+    spec: Experiment, data: Data, seed: int, device: str, group: Group = ALONE, side_by_side: bool = False
+) -> Step:
     """The iteration of an experiment on a given data set, its networks drawn by the seed."""
     latent_dim = spec.optimizer.latent_dim
     if latent_dim > math.prod(data.shape):
@@ -300,8 +309,8 @@ def build_step(spec: Experiment, data: Data, seed: int, device: str, group: Grou
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         players = spec.pair.build(data.shape, latent_dim) | spec.objective.extra_players(data.shape, latent_dim)
-    if group.size > 1 and spec.schedule.sync_batch_norm:
-        players = {name: synchronised(module, group) for name, module in players.items()}
+    if side_by_side or (group.size > 1 and spec.schedule.sync_batch_norm):
+        players = {name: written_out(module, group) for name, module in players.items()}
     for module in players.values():
         module.to(device)
         if device.startswith("cuda"):  # there convolutions are fastest with the channels innermost
