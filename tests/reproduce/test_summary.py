@@ -106,6 +106,25 @@ def test_finished_runs_are_only_gathered(counted, write_run, tmp_path, change):
     assert text.count("**Not run yet.**") == len(REPRODUCTIONS) - 1
 
 
+def test_the_samples_of_every_method_are_shown_beside_each_other(write_run, tmp_path, change):
+    """Six grids, five in a row; where a folder has none, its place says so."""
+    names = tuple(f"cifar10/{name}" for name in ("ebm-bb", "ebm-0gp", "wgan-0gp", "meg", "vera", "dcgan"))
+    change("cifar10-images", experiments=names)
+    sizes = []
+    for count in (5, 6):
+        runs = tmp_path / str(count)
+        for i, task in enumerate(REPRODUCTIONS["cifar10-images"].tasks(runs)[:count]):
+            write_run(task, {"fid": 30.0 + i, "f8": 0.9, "f1_8": 0.9})
+            if i:
+                Image.new("RGB", (64, 64), (250, 0, 0)).save(task.folder / "samples.png")
+        reproduce("cifar10-images", runs=runs, results=runs, device="cpu", budget=0)
+        picture = Image.open(runs / "cifar10-images.png").convert("RGB")
+        sizes.append(picture.size)
+        red = sum(n for n, colour in picture.getcolors(2**24) if colour == (250, 0, 0))
+        assert red == pytest.approx((count - 1) * (picture.width / 5) ** 2, rel=0.2)
+    assert sizes[1][1] - sizes[0][1] > sizes[0][0] / 5  # a second row
+
+
 def test_the_page_follows_the_results(counted, tmp_path):
     results = tmp_path / "results"
     assert page_with(results).count("**Not run yet.**") == len(REPRODUCTIONS)

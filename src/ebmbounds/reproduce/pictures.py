@@ -1,5 +1,6 @@
 """The pictures of reproductions: densities side by side, our figures beside the paper's, curves over training."""
 
+import math
 import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,7 +10,8 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.colors import Normalize, PowerNorm
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, FigureBase
+from matplotlib.image import imread
 
 from ebmbounds.data.toy import TOYS, Toy
 from ebmbounds.evaluated import DensityMap, read_density
@@ -31,6 +33,8 @@ ESTIMATORS = {
     "entropy_hutchinson": ("Hutchinson", "tab:blue"),
 }
 """Labels, and the colours of the paper's figure."""
+ACROSS = 5
+"""Grids of samples in a row."""
 NO_DENSITY = {"wgan-0gp": "critic", "dcgan": "-logit", "sngan": "-logit"}
 """What stands for the energy in methods that train none."""
 
@@ -105,9 +109,39 @@ def density_rows(figure: Figure, axes: Any, dataset: str, panels: Sequence[Panel
 
 def comparison(path: Path, title: str, summary: dict[str, Any], runs: Path) -> None:
     """A panel for each figure that the paper has: our mean and spread over seeds beside the paper's."""
-    rows = summary["rows"]
-    keys = list(dict.fromkeys(key for row in rows for key in row["paper"])) or list(rows[0]["figures"])
-    figure = Figure(figsize=(3.6 * len(keys) + 1.2, 0.5 * len(rows) + 1.6), layout="constrained")
+    keys = compared(summary["rows"])
+    figure = Figure(figsize=(3.6 * len(keys) + 1.2, 0.5 * len(summary["rows"]) + 1.6), layout="constrained")
+    compare(figure, summary["rows"])
+    finish(figure, title, path)
+
+
+def comparison_with_samples(path: Path, title: str, summary: dict[str, Any], runs: Path) -> None:
+    """The same, and below it the first samples of each experiment, not chosen."""
+    rows, width = summary["rows"], 3.6 * len(compared(summary["rows"])) + 1.2
+    first = {run["experiment"]: run for run in reversed(summary["runs"])}  # of each experiment the first seed
+    heights = [0.5 * len(rows) + 1.6, math.ceil(len(rows) / ACROSS) * (width / ACROSS + 0.3)]
+    figure = Figure(figsize=(width, sum(heights)), layout="constrained")
+    above, below = figure.subfigures(2, 1, height_ratios=heights)  # type: ignore[misc]
+    compare(above, rows)
+    for axis in below.subplots(math.ceil(len(rows) / ACROSS), ACROSS, squeeze=False).flat:
+        axis.axis("off")
+    for axis, row in zip(below.axes, rows, strict=False):
+        axis.set_title(row["label"], fontsize=9)
+        samples = runs / first[row["label"]]["run"] / "samples.png"
+        if samples.exists():
+            axis.imshow(imread(samples), interpolation="nearest")
+        else:
+            axis.text(0.5, 0.5, "not at hand", ha="center", va="center")
+    finish(figure, title, path)
+
+
+def compared(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """The figures that get a panel."""
+    return list(dict.fromkeys(key for row in rows for key in row["paper"])) or list(rows[0]["figures"])
+
+
+def compare(figure: FigureBase, rows: Sequence[dict[str, Any]]) -> None:
+    keys = compared(rows)
     panels = figure.subplots(1, len(keys), sharey=True, squeeze=False)[0]
     for axis, key in zip(panels, keys, strict=True):
         intervals(axis, [row["figures"].get(key) for row in rows], -0.12, OURS, "ours")
@@ -124,7 +158,6 @@ def comparison(path: Path, title: str, summary: dict[str, Any], runs: Path) -> N
         axis.grid(axis="x", alpha=0.3)
     panels[0].set_ylim(len(rows) - 0.5, -0.5)
     figure.legend(*panels[-1].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
-    finish(figure, title, path)
 
 
 def intervals(axis: Axes, values: Sequence[Any], shift: float, colour: str, name: str) -> None:
