@@ -11,8 +11,8 @@ import sys
 from ebmbounds.bench import arithmetic, matrix_product, ours, stand_in, timed
 from ebmbounds.execution import captured
 from ebmbounds.experiments import experiment
-from ebmbounds.launch import build_step
 from ebmbounds.machine import set_up
+from ebmbounds.session import build_step
 
 
 def measure(name, overrides, compiled, turn, results) -> None:

@@ -29,11 +29,11 @@ from ebmbounds.data.toy import TOYS, Toy
 from ebmbounds.evaluate import bound_figures
 from ebmbounds.execution import plain
 from ebmbounds.experiments import experiment
-from ebmbounds.launch import build_step
 from ebmbounds.metrics.toy import grid_energies, normalise
 from ebmbounds.model import Model
 from ebmbounds.noise import noise
 from ebmbounds.plots import save_figure
+from ebmbounds.session import build_step
 
 LOOKS = 5
 """Checkpoints, at steps that double."""

@@ -13,7 +13,7 @@ import torch
 
 from ebmbounds.execution import Advance, compiled, plain
 from ebmbounds.experiments import experiment
-from ebmbounds.launch import Session
+from ebmbounds.session import Session
 from ebmbounds.step import State
 
 ROUNDS = 5

@@ -18,7 +18,7 @@ import torch
 from ebmbounds.distributed import Group, joined
 from ebmbounds.execution import Advance, compiled, plain
 from ebmbounds.experiments import Experiment, experiment
-from ebmbounds.launch import Session
+from ebmbounds.session import Session
 from ebmbounds.step import State, Step
 
 ROUNDS = 7

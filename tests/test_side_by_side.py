@@ -8,6 +8,7 @@ import torch
 
 from ebmbounds import evaluate, launch
 from ebmbounds.bench import stand_in
+from ebmbounds.errors import BadInput
 from ebmbounds.execution import compiled, plain
 from ebmbounds.experiments import experiment
 from ebmbounds.objectives import METHODS
@@ -115,6 +116,11 @@ def test_those_that_are_behind_catch_up(double, tmp_path):
     for seed, run in enumerate(train(tmp_path)):
         assert [record["step"] for record in run.records()] == [3, 6, 9, 12]
         assert_close(run.load()[0], train_alone(tmp_path / f"alone {seed}", seed).load()[0])
+
+
+def test_no_run_at_all_is_refused():
+    with pytest.raises(BadInput, match="at least one seed"):
+        launch.train_side_by_side("moons/wgan-0gp@quick", TINY, {})
 
 
 def test_what_is_finished_is_left_alone(tmp_path):

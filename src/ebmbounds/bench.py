@@ -16,9 +16,9 @@ from ebmbounds.data import TOYS, Data, ResidentImages
 from ebmbounds.data.registry import image_set
 from ebmbounds.execution import captured, compiled, merge_equal_nodes, plain
 from ebmbounds.experiments import Experiment, experiment
-from ebmbounds.launch import build_step
 from ebmbounds.machine import set_up
 from ebmbounds.noise import noise
+from ebmbounds.session import build_step
 from ebmbounds.step import Step
 
 RESEARCH = Path(__file__).parents[2] / "benchmarks" / "research_step.py"

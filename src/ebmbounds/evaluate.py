@@ -24,7 +24,7 @@ from ebmbounds.run import Run, write_json
 from ebmbounds.step import State, Step
 
 if TYPE_CHECKING:
-    from ebmbounds.launch import Session
+    from ebmbounds.session import Session
 
 SAMPLES = 10_000
 LATENTS = 2_000

@@ -53,7 +53,7 @@ from ebmbounds.run import Run
 from ebmbounds.step import Step
 
 if TYPE_CHECKING:
-    from ebmbounds.launch import Session
+    from ebmbounds.session import Session
 
 OOD_SETS = {"cifar10": ("svhn", "cifar100")}
 """Sets that a model of another should find unlikely, as in the paper."""

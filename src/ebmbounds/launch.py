@@ -1,7 +1,6 @@
 """From an experiment to a trained run, and from a run folder back to its model."""
 
 import functools
-import math
 import os
 import warnings
 from collections.abc import Mapping
@@ -14,19 +13,19 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ebmbounds import __version__, evaluate
-from ebmbounds.data import TOYS, Data, data_digest, training_data, unread_data
+from ebmbounds.data import TOYS, data_digest, unread_data
 from ebmbounds.distributed import ALONE, Group, joined, own_device, restarts
 from ebmbounds.errors import BadInput
 from ebmbounds.execution import Advance
 from ebmbounds.experiments import Experiment, experiment, from_config
 from ebmbounds.machine import deterministic, execution, resolve_device, set_up
-from ebmbounds.model import PAIR, Model
-from ebmbounds.networks.batch_norm import written_out
+from ebmbounds.model import Model
 from ebmbounds.pretrained import is_pretrained, opened
-from ebmbounds.run import Run, Spectator, flatten, write_json
+from ebmbounds.run import Run, Spectator, write_json
+from ebmbounds.session import Session, build_step
 from ebmbounds.side_by_side import play, stacked
 from ebmbounds.signals import interruptions
-from ebmbounds.step import State, Step, averaged_tables
+from ebmbounds.step import State
 from ebmbounds.trainer import Trainer
 
 RUN_KEYS = ("seed", "device", "machine", "data_root", "data_digest", "torch", "version")
@@ -76,6 +75,8 @@ def train_side_by_side(
 ) -> None:
     """Train runs of one experiment, seed -> folder, with one iteration for all of them (see `side_by_side`). Those that
     exist are resumed, and where some are behind they catch up first."""
+    if not runs:
+        raise BadInput("no run was named to train side by side: give at least one seed and its folder.")
     steps = experiment(name, overrides).schedule.steps
     while True:
         prepared = [
@@ -148,7 +149,7 @@ def prepare(
 class Prepared:
     """A run that is about to be trained."""
 
-    session: "Session"
+    session: Session
     folder: Run
     config: dict[str, Any]
     """What config.json is to hold."""
@@ -226,97 +227,6 @@ class Interrupted(Exception):
     def __init__(self, signal: int, run: Run, step: int) -> None:
         super().__init__(f"stopped at step {step}, saved; continue with: ebmbounds train --resume --run {run.path}")
         self.signal = signal
-
-
-@dataclass(frozen=True)
-class Session:
-    """An experiment with its data and networks made."""
-
-    experiment: Experiment
-    step: Step
-
-    @classmethod
-    def build(
-        cls,
-        spec: Experiment,
-        seed: int,
-        device: str,
-        root: Path | str | None,
-        group: Group = ALONE,
-        side_by_side: bool = False,
-    ) -> "Session":
-        data = training_data(spec.dataset, spec.data, root, device)
-        return cls(spec, build_step(spec, data, seed, device, group, side_by_side))
-
-    def start(self, run: Run, seed: int, device: str) -> tuple[State, float]:
-        """The state that a run goes on from, its log cut back to there, and the best figure so far."""
-        found = run.latest(device)
-        if found is None:  # it is new, or ended before its first checkpoint
-            state, best = self.step.initial_state(seed, device), math.inf
-        else:
-            loaded, notes = found
-            try:
-                best = float(notes["best"])
-            except (KeyError, TypeError, ValueError):
-                raise BadInput(f"{run.checkpoint()} is not from training (it has no best figure).") from None
-            state = self.restored(loaded, run, seed, device)
-        run.rewind_log(int(state["step"]))
-        return state, best
-
-    def checked(self, loaded: State, run: Run) -> State:
-        """The part of a loaded state that a model is made of, which must fit these networks; tables without entries,
-        which no file holds, are restored."""
-        wanted = {**self.step.initial, "step": torch.tensor(0)}
-        if "average" in loaded:
-            wanted["average"] = averaged_tables(self.step.initial)
-        ours, theirs = ({key: of_pair(tree[key]) for key in wanted if key in tree} for tree in (wanted, loaded))
-        if not same_tables(ours, theirs):
-            raise BadInput(f"{run.checkpoint()} does not fit the settings in {run.path}/config.json.")
-        return theirs | {kind: {player: {} for player in PAIR} | theirs.get(kind, {}) for kind in self.step.initial}
-
-    def restored(self, loaded: State, run: Run, seed: int, device: str) -> State:
-        """A loaded state in the memory layout of a fresh one, checked against these networks."""
-        state = self.step.initial_state(seed, device)
-        if not same_tables(state, loaded):
-            raise BadInput(f"{run.checkpoint()} does not fit the settings in {run.path}/config.json.")
-        theirs = flatten(loaded)
-        for name, tensor in flatten(state).items():
-            tensor.copy_(theirs[name])
-        return state
-
-
-def of_pair(tables: Any) -> Any:
-    """Without those of players that only training has."""
-    return {player: tables[player] for player in PAIR if player in tables} if isinstance(tables, dict) else tables
-
-
-def same_tables(one: State, other: State) -> bool:
-    """Whether two trees hold tensors of the same names, shapes and types."""
-    first, second = ({k: (t.shape, t.dtype) for k, t in flatten(tree).items()} for tree in (one, other))
-    return first == second
-
-
-def build_step(
-    spec: Experiment, data: Data, seed: int, device: str, group: Group = ALONE, side_by_side: bool = False
-) -> Step:
-    """The iteration of an experiment on a given data set, its networks drawn by the seed."""
-    latent_dim = spec.optimizer.latent_dim
-    if latent_dim > math.prod(data.shape):
-        raise BadInput(
-            f"latent_dim={latent_dim} is above the data's dimension {math.prod(data.shape)}: the generator's Jacobian "
-            f"would lose rank; use at most {math.prod(data.shape)}."
-        )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        players = spec.pair.build(data.shape, latent_dim) | spec.objective.extra_players(data.shape, latent_dim)
-    if side_by_side or (group.size > 1 and spec.schedule.sync_batch_norm):
-        players = {name: written_out(module, group) for name, module in players.items()}
-    for module in players.values():
-        module.to(device)
-        if device.startswith("cuda"):  # there convolutions are fastest with the channels innermost
-            module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    bf16 = spec.schedule.precision == "bf16" and device.startswith("cuda")
-    return Step(spec.objective, players, data, spec.optimizer, bf16, group)
 
 
 def experiment_of(config: dict[str, Any]) -> Experiment:

@@ -10,9 +10,9 @@ from ebmbounds.data import TOYS, ResidentImages
 from ebmbounds.evaluated import write_energies
 from ebmbounds.experiments import experiment
 from ebmbounds.explore import Explorer
-from ebmbounds.launch import Session, build_step
 from ebmbounds.model import Model
 from ebmbounds.run import Run
+from ebmbounds.session import Session, build_step
 
 KINDS = {
     "plane": ("checkerboard/wgan-0gp@quick", {"width": 8}),

@@ -25,12 +25,13 @@ from ebmbounds.evaluated import DensityMap, read_density, read_energies
 from ebmbounds.image_evaluation import read_user_images
 from ebmbounds.image_figures import image_energies, some
 from ebmbounds.image_pictures import spherical
-from ebmbounds.launch import Session, load
+from ebmbounds.launch import load
 from ebmbounds.metrics.toy import grid_energies, normalise
 from ebmbounds.model import Model
 from ebmbounds.noise import noise
 from ebmbounds.pretrained import is_pretrained, opened
 from ebmbounds.run import Run, read_json
+from ebmbounds.session import Session
 
 SHOWN = {"images": 64, "plane": 500}
 """Samples drawn at a time."""
