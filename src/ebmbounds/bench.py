@@ -14,10 +14,11 @@ from torch.utils.flop_counter import flop_registry
 
 from ebmbounds.data import TOYS, Data, ResidentImages
 from ebmbounds.data.registry import image_set
-from ebmbounds.execution import captured, compiled, merge_equal_nodes, plain
+from ebmbounds.execution import captured, compiled, plain
 from ebmbounds.experiments import Experiment, experiment
 from ebmbounds.machine import set_up
 from ebmbounds.noise import noise
+from ebmbounds.rewriting import merge_equal_nodes
 from ebmbounds.session import build_step
 from ebmbounds.step import Step
 

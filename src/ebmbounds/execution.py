@@ -1,14 +1,14 @@
 """Three ways to run a step: plain, compiled whole, and captured as one CUDA graph. All update the state in place."""
 
-import operator
 import warnings
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
+from ebmbounds.rewriting import rewrite
 from ebmbounds.step import COUNT, Info, State
 
 Advance = Callable[[State], None]
@@ -33,20 +33,20 @@ def compiled(step: Callable[[State], tuple[State, Info]], fallback: bool = True)
     several processes could not take together, an error."""
     from torch._inductor.custom_graph_pass import CustomGraphPass  # here, since importing the compiler takes seconds
 
-    class MergeEqualNodes(CustomGraphPass):
+    class Rewrite(CustomGraphPass):
         def __call__(self, graph: fx.Graph) -> None:
-            merge_equal_nodes(graph)
+            rewrite(graph)
 
         def uuid(self) -> str:
-            return "ebmbounds.merge_equal_nodes.4"  # part of the key under which compiled steps are cached
+            return "ebmbounds.rewrite.5"  # part of the key under which compiled steps are cached
 
     slow = plain(step)
     options: dict[str, Any] = {
         # Long chains of integer arithmetic (the noise) would be inlined into each other again and again; a low
         # threshold stores them instead, and fusion joins them into one kernel all the same.
         "realize_opcount_threshold": 10,
-        # Both players' losses evaluate the generator at the same latents: each product is then taken once.
-        "post_grad_custom_pre_pass": MergeEqualNodes(),
+        # Both players' losses evaluate the generator at the same latents, for one: each product is then taken once.
+        "post_grad_custom_pre_pass": Rewrite(),
     }
     fast: Advance | None = None
 
@@ -102,45 +102,3 @@ def with_fallback(fast: Advance, slow: Advance, what: str) -> Advance:
             slow(state)
 
     return advance
-
-
-def merge_equal_nodes(graph: fx.Graph) -> None:
-    """Common-subexpression elimination: calls of the same pure operator with the same arguments become one."""
-    split_convolution_backward(graph)
-    seen: dict[Hashable, fx.Node] = {}
-    for node in list(graph.nodes):
-        if node.op != "call_function" or not is_pure(node.target):
-            continue
-        leaves, spec = pytree.tree_flatten((node.args, node.kwargs))
-        key = (node.target, str(spec), tuple((type(leaf).__name__, leaf) for leaf in leaves))
-        if node.target in (torch.ops.aten.detach.default, torch.ops.aten.alias.default):
-            replacement = node.args[0]
-        else:
-            replacement = seen.setdefault(key, node)
-        if replacement is not node:
-            node.replace_all_uses_with(replacement)
-            graph.erase_node(node)
-
-
-def split_convolution_backward(graph: fx.Graph) -> None:
-    """One call for each gradient of a convolution (input, weight, bias), as the libraries compute them anyway: a loss
-    that needs the input's alone then shares it with one that needs all."""
-    for node in list(graph.nodes):
-        if node.target is not torch.ops.aten.convolution_backward.default or sum(node.args[-1]) < 2:
-            continue
-        for user in list(node.users):
-            wanted = [i == user.args[1] for i in range(3)]
-            with graph.inserting_before(user):
-                single = graph.call_function(node.target, (*node.args[:-1], wanted))
-                if "val" in node.meta:
-                    single.meta["val"] = tuple(v if w else None for v, w in zip(node.meta["val"], wanted, strict=True))
-            user.replace_input_with(node, single)
-        graph.erase_node(node)
-
-
-def is_pure(target: Any) -> bool:
-    if target is operator.getitem:
-        return True
-    if not isinstance(target, torch._ops.OpOverload):
-        return False
-    return not target._schema.is_mutable and torch.Tag.nondeterministic_seeded not in target.tags
