@@ -15,7 +15,7 @@ from ebmbounds.experiments import experiment
 from ebmbounds.machine import set_up
 from ebmbounds.objectives import METHODS
 from ebmbounds.run import Run, flatten
-from ebmbounds.side_by_side import for_all, stacked
+from ebmbounds.side_by_side import stacked
 
 pytestmark = pytest.mark.gpu
 STEPS = 50
@@ -67,7 +67,7 @@ def test_stacked_states_are_captured_too(double):
     data = stand_in(spec, "cuda")
     steps = [launch.build_step(spec, data, seed, "cuda", side_by_side=True) for seed in range(3)]
     whole, views = stacked([step.initial_state(seed, "cuda") for seed, step in enumerate(steps)])
-    advance = captured(for_all(steps[0]), fallback=False)
+    advance = captured(torch.func.vmap(steps[0]), fallback=False)
     for _ in range(STEPS):
         advance(whole)
     for seed, view in enumerate(views):

@@ -13,7 +13,7 @@ from ebmbounds.execution import compiled, plain
 from ebmbounds.experiments import experiment
 from ebmbounds.objectives import METHODS
 from ebmbounds.run import Run, flatten
-from ebmbounds.side_by_side import for_all, play, stacked
+from ebmbounds.side_by_side import play, stacked
 from ebmbounds.signals import Stopped
 
 SEEDS = range(3)
@@ -50,7 +50,7 @@ def test_a_stacked_step_is_the_step_of_each(double, dataset, method):
     step, together, states = states_of(f"{dataset}/{method}@quick", {"batch_size": 8} | size)
     whole, views = stacked(states)
     for _ in range(3):
-        plain(for_all(together))(whole)
+        plain(torch.func.vmap(together))(whole)
         for state in states:
             plain(step)(state)
     for view, state in zip(views, states, strict=True):
@@ -64,7 +64,7 @@ def test_a_stacked_step_compiles(double):
     whole, views = stacked(states)
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="There is a performance drop")  # one kernel for each run
-        compiled(for_all(together), fallback=False)(whole)
+        compiled(torch.func.vmap(together), fallback=False)(whole)
     for view, state in zip(views, states, strict=True):
         plain(step)(state)
         assert_close(view, state)

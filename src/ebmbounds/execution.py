@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from ebmbounds.rewriting import rewrite
@@ -29,9 +30,26 @@ def plain(step: Callable[[State], tuple[State, Info]]) -> Advance:
 
 
 def compiled(step: Callable[[State], tuple[State, Info]], fallback: bool = True) -> Advance:
-    """`plain(step)`, compiled whole. Where that fails, plain with one warning that says why; without `fallback`, which
-    several processes could not take together, an error."""
-    from torch._inductor.custom_graph_pass import CustomGraphPass  # here, since importing the compiler takes seconds
+    """`plain(step)`, compiled whole for the shapes of the first state it is called with. Where that fails, plain with
+    one warning that says why; without `fallback`, which several processes could not take together, an error."""
+    slow = plain(step)
+    fast: Callable[..., Any] | None = None
+
+    def advance(state: State) -> None:
+        nonlocal fast
+        leaves, tree = pytree.tree_flatten(state)
+        if fast is None:  # not before the first call, so that a compiler that is refused falls back too
+            fast = compile_whole(lambda *leaves: slow(pytree.tree_unflatten(leaves, tree)), leaves)
+        fast(*leaves)
+
+    return with_fallback(advance, slow, "compiled") if fallback else advance
+
+
+def compile_whole(update: Callable[..., None], tensors: list[Any]) -> Callable[..., Any]:
+    """An update of tensors in place, as code of its own. A step is a pure function, so that its operators can be
+    recorded as they come: nothing has to be read from Python code, and nothing to be checked again at each call."""
+    import torch._inductor  # here, since importing the compiler takes seconds
+    from torch._inductor.custom_graph_pass import CustomGraphPass
 
     class Rewrite(CustomGraphPass):
         def __call__(self, graph: fx.Graph) -> None:
@@ -40,7 +58,6 @@ def compiled(step: Callable[[State], tuple[State, Info]], fallback: bool = True)
         def uuid(self) -> str:
             return "ebmbounds.rewrite.5"  # part of the key under which compiled steps are cached
 
-    slow = plain(step)
     options: dict[str, Any] = {
         # Long chains of integer arithmetic (the noise) would be inlined into each other again and again; a low
         # threshold stores them instead, and fusion joins them into one kernel all the same.
@@ -48,20 +65,9 @@ def compiled(step: Callable[[State], tuple[State, Info]], fallback: bool = True)
         # Both players' losses evaluate the generator at the same latents, for one: each product is then taken once.
         "post_grad_custom_pre_pass": Rewrite(),
     }
-    fast: Advance | None = None
-
-    def advance(state: State) -> None:
-        nonlocal fast
-        if fast is not None:
-            fast(state)
-            return
-        # Not before the first call, so that a compiler that is refused falls back too. To the compiler every step of a
-        # process is the same code compiled again, of which it would have enough after eight.
-        with torch._dynamo.config.patch(recompile_limit=2**16):
-            fast = torch.compile(slow, fullgraph=True, dynamic=False, options=options)
-            fast(state)
-
-    return with_fallback(advance, slow, "compiled") if fallback else advance
+    with torch.no_grad():
+        recorded = make_fx(update, tracing_mode="fake", _allow_non_fake_inputs=True)(*tensors)
+        return torch._inductor.compile(recorded, tensors, options=options)
 
 
 def captured(step: Callable[[State], tuple[State, Info]], fallback: bool = True) -> Advance:

@@ -77,12 +77,8 @@ class Game:
     With several processes `batch_size` is the number of this one's rows. Losses are averaged over processes: those that
     are means over rows need nothing more, and others, as the hinge of a mean, take the whole batch's from `mean`."""
 
-    def __init__(
-        self, networks: Mapping[str, Network], batch_size: int, latent_dim: int, group: Group | None = None
-    ) -> None:
-        # None, and not ALONE, is the default: torch 2.11 cannot trace an object as one.
-        self.group = ALONE if group is None else group
-        self.networks, self.batch_size, self.latent_dim = networks, batch_size, latent_dim
+    def __init__(self, networks: Mapping[str, Network], batch_size: int, latent_dim: int, group: Group = ALONE) -> None:
+        self.networks, self.batch_size, self.latent_dim, self.group = networks, batch_size, latent_dim, group
 
     def __getattr__(self, name: str) -> Network:
         return self.networks[name]

@@ -9,7 +9,6 @@ import torch
 from ebmbounds.errors import BadInput
 from ebmbounds.execution import Advance, captured, compiled, plain
 from ebmbounds.experiments import Experiment
-from ebmbounds.side_by_side import for_all
 from ebmbounds.step import Step
 
 
@@ -47,7 +46,7 @@ def set_up(device: str, deterministic: bool, threads: int, precision: str) -> No
 def execution(step: Step, choice: str, device: str, side_by_side: bool = False) -> Advance:
     """How the step runs: one CUDA graph on a GPU, compiled on a CPU with a compiler, else plain; `side_by_side`: for
     states that are stacked."""
-    call = for_all(step) if side_by_side else step
+    call = torch.func.vmap(step) if side_by_side else step
     if choice == "off":
         return plain(call)
     alone = step.group.size == 1

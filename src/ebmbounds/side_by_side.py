@@ -1,7 +1,7 @@
 """Several runs of one experiment in one process: their states stacked, so that one iteration advances them all.
 
 Small networks leave a GPU idle: an iteration takes as long as its kernels take to start. Stacked, every kernel works
-for all runs at once. What a run computes is what it computes alone, up to rounding.
+for all runs at once: `torch.func.vmap` of the step. What a run computes is what it computes alone, up to rounding.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -11,19 +11,10 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ebmbounds.signals import Stopped
-from ebmbounds.step import Info, State
+from ebmbounds.step import State
 
 Turns = Generator[None, None, int | None]
 """A training loop: at each `yield` it waits for an iteration; in the end it gives the signal that ended it, if any."""
-
-
-def for_all(step: Callable[[State], tuple[State, Info]]) -> Callable[[State], tuple[State, Info]]:
-    """The step of stacked states."""
-
-    def one(state: State) -> tuple[State, Info]:  # a function, since torch 2.11 asks for its name when it traces this
-        return step(state)
-
-    return torch.func.vmap(one)
 
 
 def stacked(states: Sequence[State]) -> tuple[State, list[State]]:
