@@ -238,6 +238,16 @@ def test_a_process_compiles_any_number_of_steps():
             assert torch.equal(state["x"], torch.full((2,), k))
 
 
+@pytest.mark.parametrize("size", [1, 2, 100_000])
+def test_a_compiled_step_keeps_the_data_it_was_made_with(size):
+    """And does not take those of another one that differs in nothing else, from the compiler's cache."""
+    for k in (1.0, 2.0):
+        data = torch.full((size,), k)
+        state = {"x": torch.zeros(size), "log": {COUNT: torch.zeros(1)}}
+        compiled(lambda state, data=data: ({"x": state["x"] + data}, {}), fallback=False)(state)
+        assert torch.equal(state["x"], data)
+
+
 @pytest.mark.parametrize("fails", ["at once", "when called"])
 def test_without_a_compiler_the_step_runs_plain_with_one_warning(monkeypatch, fails):
     def broken(recorded, tensors, options):

@@ -6,7 +6,10 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._guards import TracingContext, tracing
+from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
 
 from ebmbounds.rewriting import rewrite
@@ -65,7 +68,9 @@ def compile_whole(update: Callable[..., None], tensors: list[Any]) -> Callable[.
         # Both players' losses evaluate the generator at the same latents, for one: each product is then taken once.
         "post_grad_custom_pre_pass": Rewrite(),
     }
-    with torch.no_grad():
+    # Without a context in which shapes might vary, though these do not, nothing would be cached.
+    context = TracingContext(FakeTensorMode(shape_env=ShapeEnv(), static_shapes=True, allow_non_fake_inputs=True))
+    with torch.no_grad(), tracing(context):
         recorded = make_fx(update, tracing_mode="fake", _allow_non_fake_inputs=True)(*tensors)
         return torch._inductor.compile(recorded, tensors, options=options)
 
