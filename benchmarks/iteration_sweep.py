@@ -8,6 +8,8 @@ import json
 import multiprocessing
 import sys
 
+import torch
+
 from ebmbounds.bench import arithmetic, matrix_product, ours, stand_in, timed
 from ebmbounds.execution import captured
 from ebmbounds.experiments import experiment
@@ -26,8 +28,9 @@ def measure(name, overrides, compiled, turn, results) -> None:
         advance()
     compiled.release()
     turn.acquire()
-    timing = timed("captured", lambda: advance, "cuda", flop, blocks=5, seconds=2.0)
-    results.put({"experiment": name, **overrides, **vars(timing), "gflop": flop / 1e9})
+    (timing,) = timed({"captured": lambda: advance}, "cuda", flop, blocks=5, seconds=2.0)
+    memory = torch.cuda.max_memory_allocated() / 1e9  # of all that was made, not only of these iterations
+    results.put({"experiment": name, **overrides, **vars(timing), "memory": memory, "gflop": flop / 1e9})
 
 
 if __name__ == "__main__":

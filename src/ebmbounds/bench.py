@@ -1,6 +1,7 @@
 """Timings of one iteration: plain, compiled, captured, and the research formulation, side by side in one run."""
 
 import importlib.util
+import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,6 +27,10 @@ RESEARCH = Path(__file__).parents[2] / "benchmarks" / "research_step.py"
 """Only in a checkout: it is for comparison and not part of the package."""
 
 
+Make = Callable[[], Callable[[], Any]]
+"""Makes ready, and gives a call for one iteration."""
+
+
 @dataclass(frozen=True)
 class Timing:
     way: str
@@ -47,14 +52,14 @@ def bench(name: str, overrides: dict[str, Any], device: str, blocks: int = 5, se
     spec = experiment(name, overrides)
     data = stand_in(spec, device)
     set_up(device, bool(spec.schedule.deterministic), spec.schedule.threads, spec.schedule.precision)
-    ways: dict[str, Callable[[], Callable[[], Any]]] = {}
+    ways: dict[str, Make] = {}
     if spec.method == "ebm-bb" and RESEARCH.is_file():
         ways["research"] = lambda: research(spec, data, device)
     executions = {"plain": plain, "compiled": compiled} | ({"captured": captured} if device != "cpu" else {})
     for way, execution in executions.items():
         ways[way] = lambda execution=execution: ours(spec, data, device, execution)  # type: ignore[misc]
     flop = None if device == "cpu" else arithmetic(build_step(spec, data, 0, device), device)
-    return [timed(way, make, device, flop, blocks, seconds) for way, make in ways.items()]
+    return timed(ways, device, flop, blocks, seconds)
 
 
 def stand_in(spec: Experiment, device: str) -> Data:
@@ -104,39 +109,51 @@ def arithmetic(step: Step, device: str) -> float:
 def matrix_product(size: int = 8192) -> float:
     """TFLOP/s of a bf16 matrix product on this GPU: what arithmetic can reach here."""
     a, b = torch.randn(2, size, size, device="cuda", dtype=torch.bfloat16)
-    timing = timed("product", lambda: lambda: a @ b, "cuda", 2 * size**3, blocks=5, seconds=1.0)
+    (timing,) = timed({"product": lambda: lambda: a @ b}, "cuda", 2 * size**3, blocks=5, seconds=1.0)
     assert timing.tflops is not None
     return timing.tflops
 
 
-def timed(
-    way: str, make: Callable[[], Callable[[], Any]], device: str, flop: float | None, blocks: int, seconds: float
-) -> Timing:
+def timed(ways: dict[str, Make], device: str, flop: float | None, blocks: int, seconds: float) -> list[Timing]:
+    """Each way for so many seconds, in blocks in which they take turns: a machine that slows down slows all alike."""
+    readied = {way: ready(make, device) for way, make in ways.items()}
+    counts = {
+        way: max(3, int(seconds / blocks / max(block(advance, 1, device), 1e-4)))
+        for way, (advance, _, _) in readied.items()
+    }
+    rounds = [
+        {way: block(advance, counts[way], device) for way, (advance, _, _) in readied.items()} for _ in range(blocks)
+    ]
+    timings = []
+    for way, (advance, memory, setup) in readied.items():
+        median = statistics.median(times[way] for times in rounds)
+        tflops = None if flop is None or way == "research" else flop / median / 1e12
+        kernels = None if device == "cpu" else kernels_of(advance)
+        timings.append(Timing(way, 1e3 * median, kernels, memory, tflops, setup))
+    return timings
+
+
+def ready(make: Make, device: str) -> tuple[Callable[[], Any], float | None, float]:
+    """A way that has run a few times, its peak memory in GB, and the seconds that took."""
     cuda = device != "cpu"
-    wait = torch.cuda.synchronize if cuda else (lambda: None)
     if cuda:
         torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated() if cuda else 0
     start = time.perf_counter()
     advance = make()
-    for _ in range(5):  # compile, capture, and let libraries choose their kernels
-        advance()
-    wait()
+    block(advance, 5, device)  # compile, capture, and let libraries choose their kernels
     setup = time.perf_counter() - start
+    return advance, (torch.cuda.max_memory_allocated() - before) / 1e9 if cuda else None, setup
+
+
+def block(advance: Callable[[], Any], count: int, device: str) -> float:
+    """Seconds of a call, the mean of so many."""
     start = time.perf_counter()
-    advance()
-    wait()
-    count = max(3, int(seconds / blocks / max(time.perf_counter() - start, 1e-4)))
-    times = []
-    for _ in range(blocks):
-        start = time.perf_counter()
-        for _ in range(count):
-            advance()
-        wait()
-        times.append((time.perf_counter() - start) / count)
-    memory = torch.cuda.max_memory_allocated() / 1e9 if cuda else None
-    median = sorted(times)[len(times) // 2]
-    tflops = None if flop is None or way == "research" else flop / median / 1e12
-    return Timing(way, 1e3 * median, kernels_of(advance) if cuda else None, memory, tflops, setup)
+    for _ in range(count):
+        advance()
+    if device != "cpu":
+        torch.cuda.synchronize()
+    return (time.perf_counter() - start) / count
 
 
 def kernels_of(advance: Callable[[], Any]) -> int:
