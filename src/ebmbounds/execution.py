@@ -71,7 +71,8 @@ def compile_whole(update: Callable[..., None], tensors: list[Any]) -> Callable[.
     # Without a context in which shapes might vary, though these do not, nothing would be cached.
     context = TracingContext(FakeTensorMode(shape_env=ShapeEnv(), static_shapes=True, allow_non_fake_inputs=True))
     with torch.no_grad(), tracing(context):
-        recorded = make_fx(update, tracing_mode="fake", _allow_non_fake_inputs=True)(*tensors)
+        with torch.backends.cudnn.flags(enabled=False):  # its batch norm would change statistics without a record
+            recorded = make_fx(update, tracing_mode="fake", _allow_non_fake_inputs=True)(*tensors)
         return torch._inductor.compile(recorded, tensors, options=options)
 
 
