@@ -68,7 +68,8 @@ def test_compiled_words_are_the_same():
     def draw(seed, step):
         return Noise(seed, step)("a")("b").words(50, 3)
 
-    fast = torch.compile(draw, fullgraph=True, options={"realize_opcount_threshold": 10})  # as in `step.compiled`
+    options = {"realize_opcount_threshold": 10}  # as in `execution.compile_whole`
+    fast = torch.compile(draw, fullgraph=True, options=options)
     for seed, step in ((0, 0), (3, 10_000_000), (2**31, 1)):
         counters = torch.tensor(seed), torch.tensor(step)
         assert torch.equal(fast(*counters), draw(*counters))
