@@ -7,9 +7,18 @@ import torch
 from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from ebmbounds.rewriting import join_products, merge_equal_nodes, rewrite, simplify_powers
+from ebmbounds.execution import rewrite
+from ebmbounds.rewriting import join_products, merge_equal_nodes, simplify_powers
 
 aten = torch.ops.aten
+
+
+def join_all_products(graph: fx.Graph) -> None:
+    join_products(graph, (aten.mm.default, aten.bmm.default))
+
+
+def for_a_cpu(graph: fx.Graph) -> None:
+    rewrite(graph, on_gpu=False)
 
 
 def traced(f, *inputs) -> fx.GraphModule:
@@ -85,10 +94,10 @@ def weight_gradient(uses: int, n: int, layers: int = 1):
 @pytest.mark.parametrize("uses", [2, 3])
 def test_the_gradient_of_a_weight_is_one_product(uses, layers):
     f, weights, x = weight_gradient(uses, 3, layers)
-    before, after = check(f, rewrite, weights, x)
+    before, after = check(f, for_a_cpu, weights, x)
     assert after[aten.mm.default] < before[aten.mm.default]
     graph = traced(f, weights, x).graph
-    rewrite(graph)
+    for_a_cpu(graph)
     (outputs,) = graph.output_node().args
     for gradient in outputs:
         assert gradient.target is aten.mm.default
@@ -96,7 +105,7 @@ def test_the_gradient_of_a_weight_is_one_product(uses, layers):
 
 def test_small_products_of_many_rows_are_left_alone():
     f, weights, x = weight_gradient(2, 64)
-    before, after = check(f, join_products, weights, x)
+    before, after = check(f, join_all_products, weights, x)
     assert before[aten.mm.default] == after[aten.mm.default] and not after[aten.cat.default]
 
 
@@ -107,17 +116,36 @@ def test_a_product_that_is_also_used_alone_stays():
         first = x.permute(1, 0) @ y
         return first, first + y.permute(1, 0) @ x
 
-    before, after = check(f, join_products, x, y)
+    before, after = check(f, join_all_products, x, y)
     assert before == after
 
 
-def test_other_devices_keep_their_graph():
-    x, y, n = torch.empty(2, 8, device="meta"), torch.empty(2, 8, device="meta"), torch.empty((), device="meta")
-
-    def f(x, y, n):
-        return x.permute(1, 0) @ y + y.permute(1, 0) @ x, x**-0.5, 0.9**n
-
-    module = traced(f, x, y, n)
+def test_powers_of_other_devices_stay():
+    x, n = torch.empty(2, 8, device="meta"), torch.empty((), device="meta")
+    module = traced(lambda x, n: (x**-0.5, 0.9**n), x, n)
     before = str(module.graph)
-    rewrite(module.graph)
+    simplify_powers(module.graph)
     assert str(module.graph) == before
+
+
+def test_stacked_weights_gradients_are_one_product_too():
+    """With what else is in the sum left beside it."""
+    x, y, v, w = torch.randn(4, 3, 2, 8)
+    other = torch.randn(3, 8, 8)
+
+    def f(x, y, v, w, other):
+        return (torch.bmm(x.permute(0, 2, 1), y) + other) + torch.bmm(v.permute(0, 2, 1), w)
+
+    before, after = check(f, lambda graph: (merge_equal_nodes(graph), join_all_products(graph)), x, y, v, w, other)
+    assert before[aten.bmm.default] == 2 and after[aten.bmm.default] == 1
+
+
+def test_beside_convolutions_products_stay_apart_on_a_gpu():
+    def f(image, w, x, y):
+        return torch.conv2d(image, image), x.permute(1, 0) @ y + w.permute(1, 0) @ x
+
+    inputs = torch.randn(1, 1, 3, 3), *torch.randn(3, 2, 8)
+    before, after = check(f, lambda graph: rewrite(graph, on_gpu=True), *inputs)
+    assert before[aten.mm.default] == after[aten.mm.default] == 2
+    _, after = check(f, for_a_cpu, *inputs)
+    assert after[aten.mm.default] == 1

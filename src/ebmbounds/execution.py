@@ -12,7 +12,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
 
-from ebmbounds.rewriting import rewrite
+from ebmbounds.batching import join_batches
+from ebmbounds.rewriting import aten, has_convolutions, join_products, merge_equal_nodes, simplify_powers
 from ebmbounds.step import COUNT, Info, State
 
 Advance = Callable[[State], None]
@@ -56,10 +57,10 @@ def compile_whole(update: Callable[..., None], tensors: list[Any]) -> Callable[.
 
     class Rewrite(CustomGraphPass):
         def __call__(self, graph: fx.Graph) -> None:
-            rewrite(graph)
+            rewrite(graph, on_gpu=any(tensor.is_cuda for tensor in tensors))
 
         def uuid(self) -> str:
-            return "ebmbounds.rewrite.5"  # part of the key under which compiled steps are cached
+            return "ebmbounds.rewrite.8"  # part of the key under which compiled steps are cached
 
     options: dict[str, Any] = {
         # Long chains of integer arithmetic (the noise) would be inlined into each other again and again; a low
@@ -68,12 +69,27 @@ def compile_whole(update: Callable[..., None], tensors: list[Any]) -> Callable[.
         # Both players' losses evaluate the generator at the same latents, for one: each product is then taken once.
         "post_grad_custom_pre_pass": Rewrite(),
     }
-    # Without a context in which shapes might vary, though these do not, nothing would be cached.
-    context = TracingContext(FakeTensorMode(shape_env=ShapeEnv(), static_shapes=True, allow_non_fake_inputs=True))
-    with torch.no_grad(), tracing(context):
+    # Stand-ins of fixed shapes: without the context nothing would be cached, and from the tensors themselves the
+    # compiler would make code for any shape.
+    fixed = FakeTensorMode(shape_env=ShapeEnv(), static_shapes=True, allow_non_fake_inputs=True)
+    with torch.no_grad(), tracing(TracingContext(fixed)):
         with torch.backends.cudnn.flags(enabled=False):  # its batch norm would change statistics without a record
             recorded = make_fx(update, tracing_mode="fake", _allow_non_fake_inputs=True)(*tensors)
-        return torch._inductor.compile(recorded, tensors, options=options)
+        return torch._inductor.compile(recorded, [fixed.from_tensor(tensor) for tensor in tensors], options=options)
+
+
+def rewrite(graph: fx.Graph, on_gpu: bool) -> None:
+    """The graph of a step with less to do. For a GPU, products are joined in graphs of products alone: beside
+    convolutions, which are most of the work there, the compiler (torch 2.11) failed on kernels that it made then. For a
+    CPU, only products of two matrices are: of stacked ones, torch 2.11 made code that computes something else."""
+    simplify_powers(graph)
+    merge_equal_nodes(graph)
+    if not on_gpu:
+        join_products(graph, (aten.mm.default,))
+    elif not has_convolutions(graph):
+        join_products(graph, (aten.mm.default, aten.bmm.default))
+        join_batches(graph)
+        merge_equal_nodes(graph)
 
 
 def captured(step: Callable[[State], tuple[State, Info]], fallback: bool = True) -> Advance:

@@ -2,22 +2,14 @@
 
 import math
 import operator
-from collections.abc import Hashable, Iterable
-from itertools import chain
-from typing import Any
+from collections.abc import Container, Hashable
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
 aten = torch.ops.aten
-
-
-def rewrite(graph: fx.Graph) -> None:
-    """All of the below; on a GPU, for which the compiler and its libraries know better, `merge_equal_nodes` alone."""
-    simplify_powers(graph)
-    merge_equal_nodes(graph)
-    join_products(graph)
 
 
 def merge_equal_nodes(graph: fx.Graph) -> None:
@@ -29,12 +21,16 @@ def merge_equal_nodes(graph: fx.Graph) -> None:
             continue
         leaves, spec = pytree.tree_flatten((node.args, node.kwargs))
         key = (node.target, str(spec), tuple((type(leaf).__name__, leaf) for leaf in leaves))
-        if node.target in (aten.detach.default, aten.alias.default):
-            replacement = node.args[0]
-        else:
-            replacement = seen.setdefault(key, node)
+        replacement: Any = node.args[0] if changes_nothing(node) else seen.setdefault(key, node)
         if replacement is not node:
             replace(node, replacement)
+
+
+def changes_nothing(node: fx.Node) -> bool:
+    """Whether a call gives what it is given."""
+    if node.target is aten.expand.default:
+        return shape(node) == shape(node.args[0])
+    return node.target in (aten.detach.default, aten.alias.default)
 
 
 def split_convolution_backward(graph: fx.Graph) -> None:
@@ -64,48 +60,82 @@ def simplify_powers(graph: fx.Graph) -> None:
             replace(node, insert(node, aten.exp.default, exponent))
 
 
-def join_products(graph: fx.Graph) -> None:
-    """The gradient of a weight is a sum of products x'y, one for each use of the weight. On a CPU, where sums of large
-    matrices take as long as the products, it becomes one product of all their rows, and transposes move into it."""
+class Sum(NamedTuple):
+    """The sum of the products x'y of pairs (x, y), and of other matrices."""
+
+    pairs: list[tuple[Any, Any]]
+    rest: list[Any]
+
+
+def join_products(graph: fx.Graph, kinds: Container[Any]) -> None:
+    """The gradient of a weight is a sum of products x'y, one for each use of the weight. Sums of large matrices can
+    take as long as the products, so they become one product of all their rows, and transposes move into it. `kinds` are
+    the operators that count as products: of two matrices (mm), or of stacked ones (bmm)."""
+    place = {node: i for i, node in enumerate(graph.nodes)}
+    sums: dict[fx.Node, Sum] = {}
+
+    def joined(node: fx.Node, total: Sum) -> None:
+        total.pairs.sort(key=lambda pair: min(place.get(m, 0) for m in pair))  # as `batching` orders rows
+        product = product_of_rows(node, total.pairs)
+        for other in total.rest:
+            product = insert(node, aten.add.Tensor, product, other)
+        replace(node, product)
+        sums[product] = total
+
+    def terms(node: Any) -> Sum:
+        """A sum that is needed here alone, taken apart."""
+        return sums[node] if node in sums and len(node.users) == 1 else Sum([], [node])
+
     for node in list(graph.nodes):
-        if is_transpose(node) and is_joinable(node.args[0]):
-            x, y = factors(node.args[0])
-            replace(node, product(node, y, x))
-        elif node.target is aten.add.Tensor and not node.kwargs and all(map(is_joinable, node.args)):
-            xs, ys = zip(*map(factors, node.args), strict=True)
-            replace(node, product(node, stacked(node, xs), stacked(node, ys)))
+        if node.target in kinds and is_larger(node):
+            sums[node] = Sum([(transposed(node), node.args[1])], [])
+        elif is_transpose(node) and terms(node.args[0]).rest == []:
+            joined(node, Sum([(y, x) for x, y in terms(node.args[0]).pairs], []))
+        elif node.target is aten.add.Tensor and not node.kwargs and all(has_shape(a, shape(node)) for a in node.args):
+            one, other = map(terms, node.args)
+            total = Sum(one.pairs + other.pairs, one.rest + other.rest)
+            if one.pairs and other.pairs:
+                joined(node, total)
+            elif total.pairs:
+                sums[node] = total
     graph.eliminate_dead_code()
 
 
-def is_joinable(node: Any) -> bool:
-    """Whether it is a product x'y on a CPU, used once, and larger than its factors, which joining copies."""
-    if getattr(node, "target", None) is not aten.mm.default or len(node.users) > 1 or not is_transpose(node.args[0]):
-        return False
-    return on_cpu(node) and size(node) > sum(map(size, node.args))
+def is_larger(product: fx.Node) -> bool:
+    """Whether it is larger than its factors, which joining copies."""
+    return size(product) > sum(map(size, product.args))
 
 
 def is_transpose(node: Any) -> bool:
-    return node.target is aten.permute.default and node.args[1] == [1, 0]
+    return node.target is aten.permute.default and node.args[1] in ([1, 0], [0, 2, 1])
+
+
+def transposed(product: fx.Node) -> Any:
+    """x of the product x'y."""
+    left: Any = product.args[0]
+    if is_transpose(left):
+        return left.args[0]
+    return insert(product, aten.permute.default, left, [1, 0] if len(shape(left)) == 2 else [0, 2, 1])
+
+
+def product_of_rows(before: fx.Node, pairs: list[tuple[Any, Any]]) -> fx.Node:
+    """The sum of x'y over pairs, as one product."""
+    rows = len(shape(before)) - 2
+    x, y = (insert(before, aten.cat.default, list(m), rows) if len(m) > 1 else m[0] for m in zip(*pairs, strict=True))
+    x = insert(before, aten.permute.default, x, [1, 0] if rows == 0 else [0, 2, 1])
+    return insert(before, aten.mm.default if rows == 0 else aten.bmm.default, x, y)
+
+
+def has_shape(node: Any, wanted: torch.Size) -> bool:
+    return isinstance(node, fx.Node) and shape(node) == wanted
+
+
+def shape(node: Any) -> torch.Size:
+    return node.meta["val"].shape
 
 
 def size(node: Any) -> int:
-    return int(node.meta["val"].numel())
-
-
-def factors(node: Any) -> tuple[Any, Any]:
-    """x and y of x'y."""
-    return node.args[0].args[0], node.args[1]
-
-
-def product(before: fx.Node, x: Any, y: Any) -> fx.Node:
-    """x'y."""
-    return insert(before, aten.mm.default, insert(before, aten.permute.default, x, [1, 0]), y)
-
-
-def stacked(before: fx.Node, matrices: Iterable[Any]) -> fx.Node:
-    """All their rows; of one that is stacked already, its parts."""
-    parts = (m.args[0] if m.target is aten.cat.default and len(m.args) == 1 else [m] for m in matrices)
-    return insert(before, aten.cat.default, list(chain.from_iterable(parts)))
+    return shape(node).numel()
 
 
 def insert(before: fx.Node, target: Any, *args: Any) -> fx.Node:
@@ -124,6 +154,10 @@ def replace(node: fx.Node, replacement: fx.Node) -> None:
 
 def on_cpu(node: Any) -> bool:
     return bool(node.meta["val"].device.type == "cpu")
+
+
+def has_convolutions(graph: fx.Graph) -> bool:
+    return any(node.target is aten.convolution.default for node in graph.nodes)
 
 
 def is_pure(target: Any) -> bool:

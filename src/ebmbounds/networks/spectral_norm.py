@@ -24,7 +24,7 @@ class SpectralNorm(nn.Module):
             u = normalize(W @ v, dim=0)
             if self.training:
                 self.u.copy_(u)
-        return self.layer(x / (u @ W @ v))  # W (x / |W|) = (W / |W|) x, and the bias is left alone
+        return self.layer(x / (u @ (W @ v)))  # W (x / |W|) = (W / |W|) x, and the bias is left alone
 
 
 def normalised(module: nn.Module) -> nn.Module:
