@@ -2,7 +2,7 @@
 
 An iteration takes every layer of a network at data, at samples and along tangents, and back again. Where no product
 needs what another one gives, their rows are put together, and the results taken apart again. Slices are views, and what
-comes before a joined product writes its part of the rows in place: hardly anything is copied, and a weight is read once.
+comes before a joined product writes its part of the rows in place: little is copied, and a weight is read once.
 """
 
 from collections import defaultdict
