@@ -17,7 +17,7 @@ def entropy_estimates(g: Generator, z: Tensor, start: Tensor, probes: Tensor, lo
     d = z.shape[1]
     base = bounds.base_entropy(d)
     values = spectra.singular_values(g, z)
-    few = spectra.smallest_singular_value(g, z, lobpcg_steps, start)[0]
+    few = spectra.smallest_singular_value(g, z, lobpcg_steps, start, preconditioner_steps=0)[0]  # as in training
     return {
         "exact": base + float(values.log().sum(1).mean()),
         "bound_exact_s1": base + d * float(values[:, 0].log().mean()),
