@@ -75,6 +75,7 @@ def compile_whole(update: Callable[..., None], tensors: list[Any]) -> Callable[.
     with torch.no_grad(), tracing(TracingContext(fixed)):
         with torch.backends.cudnn.flags(enabled=False):  # its batch norm would change statistics without a record
             recorded = make_fx(update, tracing_mode="fake", _allow_non_fake_inputs=True)(*tensors)
+        FakeTensorMode.cache_clear()  # it has kept the layouts that convolutions have without cuDNN
         return torch._inductor.compile(recorded, [fixed.from_tensor(tensor) for tensor in tensors], options=options)
 
 
