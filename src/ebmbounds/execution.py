@@ -10,6 +10,8 @@ from torch._guards import TracingContext, tracing
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from ebmbounds.batching import join_batches
@@ -73,10 +75,20 @@ def compile_whole(update: Callable[..., None], tensors: list[Any]) -> Callable[.
     # compiler would make code for any shape.
     fixed = FakeTensorMode(shape_env=ShapeEnv(), static_shapes=True, allow_non_fake_inputs=True)
     with torch.no_grad(), tracing(TracingContext(fixed)):
-        with torch.backends.cudnn.flags(enabled=False):  # its batch norm would change statistics without a record
+        with BatchNormWithoutCudnn():
             recorded = make_fx(update, tracing_mode="fake", _allow_non_fake_inputs=True)(*tensors)
-        FakeTensorMode.cache_clear()  # it has kept the layouts that convolutions have without cuDNN
         return torch._inductor.compile(recorded, [fixed.from_tensor(tensor) for tensor in tensors], options=options)
+
+
+class BatchNormWithoutCudnn(TorchFunctionMode):
+    """While a step is recorded: cuDNN's batch norm changes the statistics without a record. Convolutions keep cuDNN,
+    since the layouts of their results, which views of them depend on, would be others without."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is not functional.batch_norm:
+            return func(*args, **(kwargs or {}))
+        with torch.backends.cudnn.flags(enabled=False):
+            return func(*args, **(kwargs or {}))
 
 
 def rewrite(graph: fx.Graph, on_gpu: bool) -> None:
