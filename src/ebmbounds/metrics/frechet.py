@@ -131,7 +131,6 @@ def reference(
     network: inception.Inception,
     *,
     cache: Path,
-    batch_size: int = 50,
     device: torch.device | str = "cpu",
     progress: bool = False,
 ) -> Reference:
@@ -148,7 +147,7 @@ def reference(
             return Reference(Statistics(kept["mean"], kept["cov"]), kept["features"])
     except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile):
         pass  # none yet, or one that another program spoiled: it is replaced below
-    features = inception.features(pixels, network, batch_size=batch_size, device=device, progress=progress)
+    features = inception.features(pixels, network, device=device, progress=progress)
     some = features[np.random.default_rng(0).permutation(len(features))[:KEPT]]
     made = Reference(statistics(features), some)
     _write(file, made)

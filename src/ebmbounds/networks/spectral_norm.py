@@ -21,10 +21,11 @@ class SpectralNorm(nn.Module):
         W = self.layer.weight.flatten(1)
         with torch.no_grad():
             v = normalize(self.u @ W, dim=0)
-            u = normalize(W @ v, dim=0)
-            if self.training:
-                self.u.copy_(u)
-        return self.layer(x / (u @ (W @ v)))  # W (x / |W|) = (W / |W|) x, and the bias is left alone
+        Wv = W @ v
+        largest = Wv.norm()  # u'W v for the new u = W v / |W v|, and u v' is its gradient too
+        if self.training:
+            self.u.copy_((Wv / largest).detach())
+        return self.layer(x / largest)  # W (x / |W|) = (W / |W|) x, and the bias is left alone
 
 
 def normalised(module: nn.Module) -> nn.Module:
