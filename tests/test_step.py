@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ebmbounds.data.toy import TOYS
 from ebmbounds.execution import BatchNormWithoutCudnn, compiled, plain
+from ebmbounds.game import Network
 from ebmbounds.model import Model
 from ebmbounds.networks import ToyMLP
 from ebmbounds.noise import noise
@@ -165,14 +166,34 @@ def test_the_moving_average(double):
         expected = pytree.tree_map(lambda a, p: 0.9 * a + 0.1 * p, expected, averaged_tables(state))
     for a, b in zip(leaves(state["average"]), leaves(expected), strict=True):
         torch.testing.assert_close(a, b)
-    # It is what a model is made of, batch norm's statistics included; the networks as they are come with it.
+    # It is what a model is made of; the networks as they are come with it.
     model = Model.of(step, state)
     assert model.unaveraged is not None
     for given, tables in ((model, state["average"]), (model.unaveraged, averaged_tables(state))):
         for network, player in ((given.energy_network, "energy"), (given.generator_network, "generator")):
-            for name, tensor in tables[player].items():
-                assert torch.equal({**network.parameters, **network.buffers}[name], tensor)
+            for name in state["parameters"][player]:
+                assert torch.equal(network.parameters[name], tables[player][name])
     assert "average" not in toy_step(ema=0.0).initial_state(seed=0)
+
+
+def test_an_averaged_generator_has_statistics_of_its_own(double):
+    """What it gives sample by sample is what it gives for a large batch, whose statistics batch norm takes in train
+    mode. Statistics averaged along with the weights are those of others."""
+    step = toy_step(ema=0.9, lr_generator=0.03)
+    state = step.initial_state(seed=0)
+    for _ in range(20):
+        state, _ = step(state)
+    own = Model.of(step, state).generator_network
+    along = Network(own.skeleton, own.parameters, own.buffers | buffers_in(state["average"]["generator"], own))
+    z = noise(1).normal(8192, 2)
+    with torch.no_grad():
+        batch = Network(own.skeleton, own.parameters, {name: b.clone() for name, b in own.buffers.items()})(z)
+        apart, far = ((network.frozen(z) - batch).norm() / batch.norm() for network in (own, along))
+    assert apart < 0.03 < 0.1 < far
+
+
+def buffers_in(table, network):
+    return {name: table[name] for name in network.buffers if name in table}
 
 
 def test_the_initial_state_is_that_of_the_modules():

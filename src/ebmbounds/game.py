@@ -1,16 +1,18 @@
 """The players of the game as functions of their parameters."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.optim.swa_utils import update_bn
 from torch.utils import _pytree as pytree
 
 from ebmbounds.distributed import ALONE, Group
+from ebmbounds.networks.batch_norm import WrittenOutBatchNorm
 from ebmbounds.noise import Noise
 
 Tensors = dict[str, Tensor]
@@ -60,6 +62,17 @@ class Network:
         parameters = {name: p.double() for name, p in self.parameters.items()}
         buffers = {name: b.double() if b.is_floating_point() else b for name, b in self.buffers.items()}
         return Network(self.skeleton, parameters, buffers)
+
+    def with_own_statistics(self, batches: Sequence[Tensor]) -> "Network":
+        """The same network with batch norm's statistics taken anew, over these batches of inputs."""
+        module = copy.deepcopy(self.skeleton.train)
+        for part in module.modules():
+            if isinstance(part, WrittenOutBatchNorm):
+                part.group = ALONE  # these are all the inputs there are, and no other process is asked
+        buffers = {name: b.clone() for name, b in self.buffers.items()}
+        module.load_state_dict({**self.parameters, **buffers}, assign=True)
+        update_bn(batches, module)
+        return Network(self.skeleton, self.parameters, buffers_of(module))
 
     def _run(self, module: nn.Module, buffers: Tensors, inputs: tuple[Any, ...]) -> Any:
         tensors = (self.parameters, buffers)

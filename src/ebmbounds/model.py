@@ -1,6 +1,7 @@
 """A trained pair: an energy and a generator with fixed parameters, as functions."""
 
 from dataclasses import dataclass, replace
+from math import prod
 
 import torch
 from torch import Tensor
@@ -12,6 +13,9 @@ from ebmbounds.step import State, Step
 
 PAIR = ("energy", "generator")
 """The players that a model is made of, whatever others trained along."""
+
+PIXELS = 2**22
+"""Of the samples over which an averaged generator takes its statistics: 4096 images of 32 x 32."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,12 @@ class Model:
                 }
                 for kind in ("parameters", "buffers")
             }
-            return replace(cls.of(step, last | averaged), unaveraged=cls.of(step, last))
+            model = cls.of(step, last | averaged)
+            # Weights that moved while they were averaged have other activations than any of them had, so that batch
+            # norm's statistics, averaged along, are not those of the average (docs/stackedmnist.md has the difference).
+            count = min(8192, max(256, PIXELS // prod(model.data_shape[1:])))
+            generator = model.generator_network.with_own_statistics(model.latents(count).split(256))
+            return replace(model, generator_network=generator, unaveraged=cls.of(step, last))
         # In full precision whatever the run trained in: in bf16 energies of a thousand would come in steps of eight.
         energy, generator = (
             Network(step.skeletons[name], state["parameters"][name], state["buffers"][name]) for name in PAIR
