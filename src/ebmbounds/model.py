@@ -5,6 +5,7 @@ from math import prod
 
 import torch
 from torch import Tensor
+from torch.nn.modules.conv import _ConvNd
 
 from ebmbounds import bounds
 from ebmbounds.game import Network
@@ -13,9 +14,6 @@ from ebmbounds.step import State, Step
 
 PAIR = ("energy", "generator")
 """The players that a model is made of, whatever others trained along."""
-
-PIXELS = 2**22
-"""Of the samples over which an averaged generator takes its statistics: 4096 images of 32 x 32."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +45,10 @@ class Model:
             model = cls.of(step, last | averaged)
             # Weights that moved while they were averaged have other activations than any of them had, so that batch
             # norm's statistics, averaged along, are not those of the average (docs/stackedmnist.md has the difference).
-            count = min(8192, max(256, PIXELS // prod(model.data_shape[1:])))
-            generator = model.generator_network.with_own_statistics(model.latents(count).split(256))
+            latents = model.latents(
+                enough_for_statistics(model), seed=2**31 - 1
+            )  # not those that samples are drawn with
+            generator = model.generator_network.with_own_statistics(latents.split(256))
             return replace(model, generator_network=generator, unaveraged=cls.of(step, last))
         # In full precision whatever the run trained in: in bf16 energies of a thousand would come in steps of eight.
         energy, generator = (
@@ -109,3 +109,10 @@ class Model:
     def energies(self, x: Tensor, batch: int = 1000) -> Tensor:
         """Energies (n,) of data, a batch at a time."""
         return torch.cat([self.energy(part.to(self.device)) for part in x.split(batch)])
+
+
+def enough_for_statistics(model: Model) -> int:
+    """Latents for batch norm's statistics; those of convolutions are over the pixels too, so that fewer images do."""
+    modules = model.generator_network.skeleton.train.modules()
+    convolutional = any(isinstance(module, _ConvNd) for module in modules)
+    return max(256, 2**20 // prod(model.data_shape[1:])) if convolutional else 8192
