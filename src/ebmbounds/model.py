@@ -47,7 +47,7 @@ class Model:
             # norm's statistics, averaged along, are not those of the average (docs/stackedmnist.md has the difference).
             latents = model.latents(
                 enough_for_statistics(model), seed=2**31 - 1
-            )  # not those that samples are drawn with
+            )  # not those of samples
             generator = model.generator_network.with_own_statistics(latents.split(256))
             return replace(model, generator_network=generator, unaveraged=cls.of(step, last))
         # In full precision whatever the run trained in: in bf16 energies of a thousand would come in steps of eight.
