@@ -45,9 +45,7 @@ class Model:
             model = cls.of(step, last | averaged)
             # Weights that moved while they were averaged have other activations than any of them had, so that batch
             # norm's statistics, averaged along, are not those of the average (docs/stackedmnist.md has the difference).
-            latents = model.latents(
-                enough_for_statistics(model), seed=2**31 - 1
-            )  # not those of samples
+            latents = model.latents(enough_for_statistics(model), seed=2**31 - 1)  # not those of samples
             generator = model.generator_network.with_own_statistics(latents.split(256))
             return replace(model, generator_network=generator, unaveraged=cls.of(step, last))
         # In full precision whatever the run trained in: in bf16 energies of a thousand would come in steps of eight.
