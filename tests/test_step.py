@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ebmbounds.data.toy import TOYS
 from ebmbounds.execution import BatchNormWithoutCudnn, compiled, plain
-from ebmbounds.game import Network
+from ebmbounds.game import Network, Skeleton, buffers_of, parameters_of
 from ebmbounds.model import Model
 from ebmbounds.networks import ToyMLP
 from ebmbounds.noise import noise
@@ -190,6 +190,19 @@ def test_an_averaged_generator_has_statistics_of_its_own(double):
         batch = Network(own.skeleton, own.parameters, {name: b.clone() for name, b in own.buffers.items()})(z)
         apart, far = ((network.frozen(z) - batch).norm() / batch.norm() for network in (own, along))
     assert apart < 0.03 < 0.1 < far
+
+
+def test_statistics_are_the_means_over_batches(double):
+    """Of a layer used twice too, whose weight a table of parameters has once."""
+    layer = nn.Linear(3, 3)
+    module = nn.Sequential(layer, nn.BatchNorm1d(3), layer)
+    x = torch.randn(6, 3)
+    given = Network(Skeleton.of(module), parameters_of(module), buffers_of(module))
+    buffers = given.with_own_statistics(x.split(2)).buffers
+    torch.testing.assert_close(buffers["1.running_mean"], layer(x).mean(0).detach())
+    variances = torch.stack([layer(part).var(0) for part in x.split(2)])
+    torch.testing.assert_close(buffers["1.running_var"], variances.mean(0).detach())
+    assert torch.equal(given.buffers["1.running_mean"], torch.zeros(3))  # left alone
 
 
 def buffers_in(table, network):

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.optim.swa_utils import update_bn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils import _pytree as pytree
 
 from ebmbounds.distributed import ALONE, Group
@@ -66,13 +66,21 @@ class Network:
     def with_own_statistics(self, batches: Sequence[Tensor]) -> "Network":
         """The same network with batch norm's statistics taken anew, over these batches of inputs."""
         module = copy.deepcopy(self.skeleton.train)
-        for part in module.modules():
-            if isinstance(part, WrittenOutBatchNorm):
-                part.group = ALONE  # these are all the inputs there are, and no other process is asked
-        buffers = {name: b.clone() for name, b in self.buffers.items()}
-        module.load_state_dict({**self.parameters, **buffers}, assign=True)
-        update_bn(batches, module)
-        return Network(self.skeleton, self.parameters, buffers_of(module))
+        norms = [part for part in module.modules() if isinstance(part, _BatchNorm)]
+        if not norms:
+            return self
+        for norm in norms:
+            norm.momentum = None  # the mean over all batches since the count was 0
+            if isinstance(norm, WrittenOutBatchNorm):
+                norm.group = ALONE  # these are all the inputs there are, and no other process is asked
+        buffers = {
+            name: torch.zeros_like(b) if name.endswith("num_batches_tracked") else b.clone()
+            for name, b in self.buffers.items()
+        }
+        with torch.no_grad():
+            for batch in batches:
+                functional_call(module, (self.parameters, buffers), (batch,))
+        return Network(self.skeleton, self.parameters, buffers)
 
     def _run(self, module: nn.Module, buffers: Tensors, inputs: tuple[Any, ...]) -> Any:
         tensors = (self.parameters, buffers)
