@@ -4,6 +4,7 @@ Radford et al. 2015) and in the hinge game (Miyato et al. 2018)."""
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn.functional import relu, softplus
 
@@ -20,7 +21,8 @@ class GAN(Objective):
         return {"energy": self.energy_loss, "generator": self.generator_loss}
 
     def energy_loss(self, game: Game, x: Tensor, noise: Noise, shared: Any) -> tuple[Tensor, Info]:
-        energy_data, energy_generated = game.energy(x), game.energy(game.generator(game.latents(noise("z"))))
+        generated = game.generator(game.latents(noise("z")))
+        energy_data, energy_generated = game.energy(torch.cat((x, generated))).chunk(2)  # each weight is read once
         loss = self.cost_of_data(energy_data).mean() + self.cost_of_data(-energy_generated).mean()
         info = {"energy_data": energy_data.mean().detach(), "energy_generated": energy_generated.mean().detach()}
         return loss, info
