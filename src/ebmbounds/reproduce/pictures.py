@@ -150,9 +150,10 @@ def compare(figure: FigureBase, rows: Sequence[dict[str, Any]]) -> None:
         if floors:
             axis.axvline(float(np.mean(floors)), color="gray", linestyle="--", label="a perfect sampler")
         axis.margins(x=0.15)
-        low, high = axis.dataLim.intervalx
-        if low > 0 and high / low > 30:
-            axis.set_xscale("log")
+        means = [value[0] for row in rows for part in ("figures", "paper") if isinstance(value := row[part].get(key), list)]
+        if min(means) > 0 and max(means) / min(means) > 30:  # a spread may well reach below 0: it is cut at the edge
+            axis.set_xscale("log", nonpositive="clip")
+            axis.set_xlim(min(means) / 3, 3 * max(means))
         axis.set_xlabel(key)
         axis.set_yticks(range(len(rows)), [row["label"] for row in rows])
         axis.grid(axis="x", alpha=0.3)
