@@ -331,3 +331,4 @@ def test_the_fid_of_a_pretrained_model_is_what_its_card_says(path, real_data):
     samples, _ = generate(model, 10_000)
     fid = plain_fid(samples, real, load_network(), device="cuda")
     assert fid == pytest.approx(read_json(path / "metrics.json")["fid"], abs=0.5)
+    assert plain_fid(samples, real, load_network(), device="cuda", half=True) == pytest.approx(fid, abs=0.05)

@@ -81,10 +81,10 @@ def watch_images(model: Model, step: Step, run: Run, iteration: int) -> dict[str
                 config["dataset"], "test", data_root(config["data_root"]), size=config["image_size"] or None
             ).images
             network = load_network()
-            figures["fid"] = plain_fid(generate(model, count)[0], real, network, device=model.device)
+            figures["fid"] = plain_fid(generate(model, count)[0], real, network, device=model.device, half=True)
             if model.unaveraged:
                 last, _ = generate(model.unaveraged, count)
-                figures["fid_unaveraged"] = plain_fid(last, real, network, device=model.device)
+                figures["fid_unaveraged"] = plain_fid(last, real, network, device=model.device, half=True)
         except BadInput as error:  # hours of training must not end for a figure
             warnings.warn(f"no FID was taken at step {iteration}: {error}", stacklevel=2)
     return figures

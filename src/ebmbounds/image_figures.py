@@ -69,11 +69,15 @@ def some(images: Pixels, count: int, seed: int = 0) -> Pixels:
     return images[np.random.default_rng(seed).permutation(len(images))[:count]]
 
 
-def plain_fid(samples: Pixels, real: Pixels, network: Inception, *, device: torch.device | str = "cpu") -> float:
-    """FID alone, for use along the way, of samples against real images, both uint8 (n, C, H, W)."""
+def plain_fid(
+    samples: Pixels, real: Pixels, network: Inception, *, device: torch.device | str = "cpu", half: bool = False
+) -> float:
+    """FID alone, of samples against real images, both uint8 (n, C, H, W). `half`, for use along the way: the samples'
+    features in half precision, a third of the time; without effect on a CPU."""
     reference = frechet.reference(real, network, cache=CACHE, device=device)
-    found = frechet.statistics(features(samples, network, device=device))
-    return frechet.frechet_distance(found, reference.statistics)
+    with torch.autocast("cuda", torch.float16, enabled=half and torch.device(device).type == "cuda"):
+        found = features(samples, network, device=device)
+    return frechet.frechet_distance(frechet.statistics(found), reference.statistics)
 
 
 def inception_figures(
