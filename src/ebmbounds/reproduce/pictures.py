@@ -150,7 +150,8 @@ def compare(figure: FigureBase, rows: Sequence[dict[str, Any]]) -> None:
         if floors:
             axis.axvline(float(np.mean(floors)), color="gray", linestyle="--", label="a perfect sampler")
         axis.margins(x=0.15)
-        means = [value[0] for row in rows for part in ("figures", "paper") if isinstance(value := row[part].get(key), list)]
+        values = [row[part].get(key) for row in rows for part in ("figures", "paper")]
+        means = [value[0] for value in values if isinstance(value, list)] or [0.0]
         if min(means) > 0 and max(means) / min(means) > 30:  # a spread may well reach below 0: it is cut at the edge
             axis.set_xscale("log", nonpositive="clip")
             axis.set_xlim(min(means) / 3, 3 * max(means))
