@@ -15,7 +15,9 @@ from ebmbounds.objectives.base import Info, Loss, Objective
 
 @dataclass(frozen=True)
 class GAN(Objective):
-    """A game given by the costs of energies: of data and of samples to the energy, of samples to the generator."""
+    """A game given by the costs of energies: of data and of samples to the energy, of samples to the generator.
+
+    Data and samples go through the energy together: batch norm in it, which ours do without, would see both at once."""
 
     def losses(self) -> dict[str, Loss]:
         return {"energy": self.energy_loss, "generator": self.generator_loss}
