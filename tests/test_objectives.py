@@ -16,7 +16,6 @@ from ebmbounds.execution import compiled, plain
 from ebmbounds.networks import DCGAN, MNISTMLP, ResNet, ToyMLP
 from ebmbounds.noise import Noise, noise
 from ebmbounds.objectives import EBM0GP, EBMBB, METHODS, SNGAN, WGAN0GP, Objective, method
-from ebmbounds.objectives.ebm_0gp import squared_gradient
 from ebmbounds.run import Run, flatten
 from ebmbounds.settings import field_names
 from ebmbounds.step import Optimizer, State, Step
@@ -346,7 +345,7 @@ def test_the_squared_gradient_and_its_derivative(double, pair):
 
         return torch.func.grad(total, argnums=(0, 1), has_aux=True)(parameters, x)
 
-    torch.testing.assert_close(derivatives(squared_gradient), derivatives(straight))
+    torch.testing.assert_close(derivatives(bounds.squared_gradient), derivatives(straight))
 
 
 def test_wgan_generators_see_the_energy_alone(double):

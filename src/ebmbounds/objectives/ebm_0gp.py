@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from ebmbounds import bounds, spectra
+from ebmbounds import bounds
 from ebmbounds.game import Game
 from ebmbounds.noise import Noise
 from ebmbounds.objectives.base import Info, Loss
@@ -28,7 +27,7 @@ class EBM0GP(EntropyObjective):
 
 def contrast_with_penalty(game: Game, x: Tensor, generated: Tensor, at: Tensor, weight: float) -> tuple[Tensor, Info]:
     """E(x) - E(G(z)) + weight * mean |grad E|^2 at given points: the zero-centred gradient penalty."""
-    penalty = weight * squared_gradient(game.energy.frozen, at).mean()
+    penalty = weight * bounds.squared_gradient(game.energy.frozen, at).mean()
     energy_data, energy_generated = game.energy(x).mean(), game.energy(generated).mean()
     info = {
         "energy_data": energy_data.detach(),
@@ -36,13 +35,3 @@ def contrast_with_penalty(game: Game, x: Tensor, generated: Tensor, at: Tensor, 
         "penalty": penalty.detach(),
     }
     return energy_data - energy_generated + penalty, info
-
-
-def squared_gradient(energy: bounds.Energy, x: Tensor) -> Tensor:
-    """|grad_x E(x)|^2, (n,), and its derivative.
-
-    With v = grad_x E held constant, grad_x E . v has the value |grad_x E|^2 and half its derivative. A directional
-    derivative is differentiated by ordinary backward passes, while libraries are slow at twice that of a convolution
-    with a stride, which the gradient's own square would take."""
-    v = torch.func.grad(lambda x: energy(x).sum())(x).detach()
-    return 2 * spectra.jvp(energy, x, v).flatten() - v.flatten(1).square().sum(1)

@@ -69,6 +69,12 @@ class EBMBB(EntropyObjective, MultiSampleObjective):
     """M / s_1^2 of the upper bound; 0 leaves the minimax game of Eq. 5 alone."""
     penalty_scale: Literal["latent_dim", "probe", "one"] = "latent_dim"
     """What the penalty is divided by: z_dim or |v|^2 (both in the paper), or nothing."""
+    tempered: bool = False
+    """The entropy's weight T is a temperature, p(x) ~ exp(-E(x)/T): the penalty then takes T log p_g for log p_g, as
+    the generator's loss does. Paper and code take log p_g whole, at any weight."""
+    slope_weight: NonNegative = 0.0
+    """Of |grad_x E|^2 at samples, added to the penalty: Eq. 15 is of slopes in all directions, Eq. 18 of those along
+    the generator's manifold."""
     margin: NonNegative = 1.0
     """zeta of Eq. 20."""
     reuse_entropy: bool = False
@@ -89,26 +95,28 @@ class EBMBB(EntropyObjective, MultiSampleObjective):
         entropy = shared or self.sample_entropy(game, noise)
         z, v = entropy.z, entropy.v
         g = game.generator.frozen
-        score = self.latent_score(game, entropy)
+        temperature = (self.entropy_weight or 1.0) if self.tempered else 1.0
+        score = temperature * self.latent_score(game, entropy)
         generated = game.generator(z)
         squares = bounds.gradient_penalty(game.energy.frozen, generated, spectra.jvp(g, z, v), (score * v).sum(1))
         scales: dict[str, Tensor | float] = {"latent_dim": z.shape[1], "probe": v.square().sum(1), "one": 1.0}
         scale = scales[self.penalty_scale]
         penalty = self.penalty_weight * game.mean(squares / scale)
+        if self.slope_weight:
+            penalty = penalty + self.slope_weight * game.mean(bounds.squared_gradient(game.energy.frozen, generated))
 
         energy_data, energy_generated = game.energy(x).mean(), game.energy(generated).mean()
         with torch.no_grad():
             volume = self.log_volume(game, entropy)
             # Eq. 14's condition with m = 0, |grad log f|^2 by Eqs. 18 and 19.
-            gap = game.mean(squares * torch.exp(-2 * volume / z.shape[1]))
+            gap = game.mean(squares * torch.exp(-2 * volume / z.shape[1])) / temperature**2
+            contrast = (energy_data - energy_generated) / temperature
             info = {
                 "energy_data": energy_data.detach(),
                 "energy_generated": energy_generated.detach(),
                 "penalty": penalty.detach(),
                 "s1": torch.exp(volume / z.shape[1]).mean().detach(),
-                "lower_bound": (
-                    energy_data - energy_generated + volume.mean() + bounds.base_entropy(z.shape[1])
-                ).detach(),
+                "lower_bound": (contrast + volume.mean() + bounds.base_entropy(z.shape[1])).detach(),
                 "eq14_holds": (gap >= 1).to(gap.dtype).detach(),
             }
         return energy_data - energy_generated + bounds.hinge(penalty, self.margin), info
