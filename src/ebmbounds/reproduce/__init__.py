@@ -17,7 +17,7 @@ from ebmbounds.reproduce.catalog import REPRODUCTIONS, find, of_methods
 from ebmbounds.reproduce.page import page
 from ebmbounds.reproduce.runs import Outcome, complete_all
 from ebmbounds.reproduce.summary import Summary, caption, summarise, table
-from ebmbounds.run import write_atomically, write_json
+from ebmbounds.run import read_json, write_atomically, write_json
 
 RUNS, RESULTS, PAGE = Path("runs/reproduce"), Path("results"), Path("docs/reproduction.md")
 
@@ -28,6 +28,8 @@ class Reproduced:
     outcome: Outcome
     written: tuple[Path, ...]
     """None where no run is finished."""
+    kept: int
+    """Runs of the summary that have no folder here: what an earlier one held of them."""
 
 
 def reproduce(
@@ -46,6 +48,7 @@ def reproduce(
 ) -> Reproduced:
     """Train and evaluate what is not finished of a reproduction, as far as the budget in seconds allows, then write
     NAME.json, NAME.png, NAME.md, NAME.tex and NAME.html into the folder of results, from all runs that are finished.
+    What NAME.json held of runs that have no folder here, with the settings they would have now, is kept.
 
     quick: far fewer steps, into files of their own. methods: only runs of these are worked on. seeds: 0 to seeds - 1,
     by default as many as the reproduction has. parallel: so many processes at a time.
@@ -56,10 +59,12 @@ def reproduce(
     chosen = of_methods(tasks, list(methods))
     units = reproduction.units(chosen)
     outcome = complete_all(units, device=device, data=data, parallel=parallel, budget=budget, progress=progress)
-    summary = summarise(reproduction, tasks, runs, outcome.failures, quick)
+    stem = results / reproduction.stem(quick)
+    before = stem.with_name(f"{stem.name}.json")
+    earlier = read_json(before) if before.exists() else None
+    summary = summarise(reproduction, tasks, runs, outcome.failures, quick, earlier)
     written: tuple[Path, ...] = ()
     if summary["runs"] and outcome.signal is None:
-        stem = results / reproduction.stem(quick)
         written = tuple(stem.with_name(stem.name + ending) for ending in (".json", ".png", ".md", ".tex"))
         shown = table(summary)
         write_json(written[0], summary)
@@ -67,7 +72,8 @@ def reproduce(
         write_atomically(written[2], shown.markdown().encode())
         write_atomically(written[3], shown.latex().encode())
         written += page_of([task.folder for task in tasks if task.finished()], stem, caption(summary))
-    return Reproduced(summary, outcome, written)
+    kept = len(summary["runs"]) - sum(task.finished() for task in tasks)
+    return Reproduced(summary, outcome, written, kept)
 
 
 def page_of(folders: Sequence[Path], stem: Path, title: str) -> tuple[Path, ...]:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ebmbounds.launch import changed_settings
 from ebmbounds.reproduce.catalog import Column, Reproduction, find
 from ebmbounds.reproduce.runs import Task
 from ebmbounds.reproduce.tables import Table
@@ -16,25 +17,48 @@ REMARKS = ("protocol", "versions", "timings", "seconds", "experiment")
 
 
 def summarise(
-    reproduction: Reproduction, tasks: Sequence[Task], runs: Path, failures: Mapping[Path, str], quick: bool
+    reproduction: Reproduction,
+    tasks: Sequence[Task],
+    runs: Path,
+    failures: Mapping[Path, str],
+    quick: bool,
+    earlier: Summary | None = None,
 ) -> Summary:
     """Everything that is shown, from the folders below `runs`: for each row the mean and spread over seeds of each
-    column and the paper's values; for each run its figures, iterations, time and machine; and what is not finished."""
+    column and the paper's values; for each run its figures, iterations, time and machine; and what is not finished.
+
+    `earlier`: a summary whose records stand for runs of the same settings that have no folder here."""
     finished = [task for task in tasks if task.finished()]
-    records = [record(task, reproduction, runs) for task in finished]
+    kept = {task.folder: found for task in tasks if (found := kept_record(task, runs, earlier))}
+    records = [
+        record(task, reproduction, runs) if task in finished else kept[task.folder]
+        for task in tasks
+        if task in finished or task.folder in kept
+    ]
     return {
         "reproduction": reproduction.name,
         "reference": reproduction.reference,
         "quick": quick,
         "rows": rows(reproduction, records),
         "runs": records,
-        "protocol": protocol(finished),
+        "protocol": (earlier["protocol"] if kept and earlier else {}) | protocol(finished),
         "unfinished": [
             {"run": name_of(task, runs), "state": failures.get(task.folder, task.state())}
             for task in tasks
-            if task not in finished
+            if task not in finished and task.folder not in kept
         ],
     }
+
+
+def kept_record(task: Task, runs: Path, earlier: Summary | None) -> dict[str, Any] | None:
+    """What an earlier summary holds of a run that has no folder here, if its settings are still the experiment's."""
+    if earlier is None or task.started:
+        return None
+    for each in earlier["runs"]:
+        if each["run"] == name_of(task, runs):
+            changed = changed_settings(each["settings"] | {"seed": each["seed"]}, task.experiment)
+            return None if changed else each
+    return None
 
 
 def record(task: Task, reproduction: Reproduction, runs: Path) -> dict[str, Any]:
@@ -48,6 +72,7 @@ def record(task: Task, reproduction: Reproduction, runs: Path) -> dict[str, Any]
         "overrides": task.overrides,
         "network": config["network"],
         "settings_from": task.experiment.source,  # the run's own are the same, and what it said of them may be dated
+        "settings": task.experiment.config(),
         "seed": task.seed,
         "iterations": metrics["iterations"],
         "seconds": round(seconds, 1),
