@@ -235,6 +235,35 @@ def test_the_upper_bound_of_the_energy_is_eq_20(double, estimator, margin, scale
     assert bool(info["eq14_holds"]) == bool(holds)
 
 
+def test_a_tempered_energy_is_one_at_temperature_1_times_t(double):
+    """E at temperature T is E/T at 1: of the squares of slopes T^2 as much, the same bound."""
+    tempered, plain_one = EBMBB(entropy_weight=0.1, tempered=True, margin=0.0), EBMBB(entropy_weight=0.1, margin=0.0)
+    step = make_step(tempered, batch_size=16)
+    state, x = step.initial_state(seed=0), torch.randn(16, 2)
+    _, info = energy_loss(tempered, step, state, x)
+    last = [name for name in state["parameters"]["energy"]][-2:]  # the last layer is linear
+    for name in last:
+        state["parameters"]["energy"][name] = state["parameters"]["energy"][name] / 0.1
+    _, scaled = energy_loss(plain_one, step, state, x)
+    torch.testing.assert_close(info["energy_data"], 0.1 * scaled["energy_data"])
+    torch.testing.assert_close(info["penalty"], 0.1**2 * scaled["penalty"])
+    torch.testing.assert_close(info["lower_bound"], scaled["lower_bound"])
+    assert info["eq14_holds"] == scaled["eq14_holds"]
+
+
+def test_slopes_in_all_directions_are_added_to_the_penalty(double):
+    along, everywhere = EBMBB(margin=0.0), EBMBB(margin=0.0, slope_weight=2.0)
+    step = make_step(along, batch_size=16)
+    state, x = step.initial_state(seed=0), torch.randn(16, 2)
+    loss, info = energy_loss(along, step, state, x)
+    more, details = energy_loss(everywhere, step, state, x)
+    game = game_of(step, state)
+    generated = game.generator(noise(5)("z").normal(16, 2))
+    slopes = torch.func.grad(lambda x: game.energy(x).sum())(generated)
+    torch.testing.assert_close(more - loss, 2.0 * slopes.square().sum(1).mean())
+    torch.testing.assert_close(details["penalty"] - info["penalty"], 2.0 * slopes.square().sum(1).mean().detach())
+
+
 def test_below_the_margin_the_penalty_has_no_say(double):
     objective = EBMBB(penalty_weight=1e-9, margin=1.0)
     step = make_step(objective, batch_size=16)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 import statistics
 from pathlib import Path
 
@@ -104,6 +105,27 @@ def test_finished_runs_are_only_gathered(counted, write_run, tmp_path, change):
     for part in (table(found.summary).markdown(), "](../results/modes.png)", "how kl was taken", "120,000", "2-core"):
         assert part.replace("2-core", "-core CPU") in text
     assert text.count("**Not run yet.**") == len(REPRODUCTIONS) - 1
+
+
+def test_runs_without_a_folder_keep_what_the_results_held_of_them(counted, tmp_path, change):
+    """As on another machine, to which only some folders came. What has other settings now is left out."""
+    results, elsewhere = tmp_path / "results", tmp_path / "elsewhere"
+    before = reproduce("modes", runs=counted, results=results, device="cpu", budget=0)
+    assert before.kept == 0 and len(before.summary["runs"]) == 4
+    (elsewhere / "modes").mkdir(parents=True)
+    for seed in (0, 1):
+        shutil.move(counted / f"modes/stackedmnist-ebm-bb-seed{seed}", elsewhere / "modes")
+    metrics = elsewhere / "modes/stackedmnist-ebm-bb-seed1/metrics.json"
+    metrics.write_text(json.dumps(json.loads(metrics.read_text()) | {"kl": 0.029}))
+    after = reproduce("modes", runs=elsewhere, results=results, device="cpu", budget=0)
+    assert after.kept == 2
+    assert [run["figures"]["kl"] for run in after.summary["runs"]] == [KLS[0], 0.029, KLS[2], KLS[0]]
+    assert after.summary["protocol"] == before.summary["protocol"]
+    assert after.summary["unfinished"] == before.summary["unfinished"]
+
+    change("modes", overrides={"precision": "fp32"})
+    gone = reproduce("modes", runs=tmp_path / "nowhere", results=results, device="cpu", budget=0)
+    assert gone.kept == 0 and gone.summary["runs"] == [] and gone.written == ()
 
 
 def test_the_samples_of_every_method_are_shown_beside_each_other(write_run, tmp_path, change):

@@ -68,7 +68,9 @@ def reproduce_command(
         typer.echo(table.caption)
         show(list(table.head), table.rows)
     if found.kept:
-        typer.echo(f"{found.kept} of the runs have no folder in {runs}: what the results held of them is kept", err=True)
+        typer.echo(
+            f"{found.kept} of the runs have no folder in {runs}: what the results held of them is kept", err=True
+        )
     if found.written:
         typer.echo(f"written to {', '.join(map(str, found.written))}", err=True)
     if missing := found.summary["unfinished"]:

@@ -55,7 +55,7 @@ def kept_record(task: Task, runs: Path, earlier: Summary | None) -> dict[str, An
     if earlier is None or task.started:
         return None
     for each in earlier["runs"]:
-        if each["run"] == name_of(task, runs):
+        if each["run"] == name_of(task, runs) and "settings" in each:  # early summaries did not name them
             changed = changed_settings(each["settings"] | {"seed": each["seed"]}, task.experiment)
             return None if changed else each
     return None
