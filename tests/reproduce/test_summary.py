@@ -145,6 +145,9 @@ def test_the_samples_of_every_method_are_shown_beside_each_other(write_run, tmp_
         red = sum(n for n, colour in picture.getcolors(2**24) if colour == (250, 0, 0))
         assert red == pytest.approx((count - 1) * (picture.width / 5) ** 2, rel=0.2)
     assert sizes[1][1] - sizes[0][1] > sizes[0][0] / 5  # a second row
+    reproduce("cifar10-images", runs=tmp_path / "nowhere", results=runs, device="cpu", budget=0)  # all are kept
+    again = Image.open(runs / "cifar10-images.png").convert("RGB")
+    assert sum(n for n, colour in again.getcolors(2**24) if colour == (250, 0, 0)) == red
 
 
 def test_the_page_follows_the_results(counted, tmp_path):

@@ -68,9 +68,7 @@ def reproduce_command(
         typer.echo(table.caption)
         show(list(table.head), table.rows)
     if found.kept:
-        typer.echo(
-            f"{found.kept} of the runs have no folder in {runs}: what the results held of them is kept", err=True
-        )
+        typer.echo(f"without a folder in {runs}, and kept as the results held them: {found.kept} of the runs", err=True)
     if found.written:
         typer.echo(f"written to {', '.join(map(str, found.written))}", err=True)
     if missing := found.summary["unfinished"]:

@@ -71,7 +71,8 @@ def reproduce(
         reproduction.draw(written[1], caption(summary), summary, runs)
         write_atomically(written[2], shown.markdown().encode())
         write_atomically(written[3], shown.latex().encode())
-        written += page_of([task.folder for task in tasks if task.finished()], stem, caption(summary))
+        if folders := [task.folder for task in tasks if task.finished()]:
+            written += page_of(folders, stem, caption(summary))
     kept = len(summary["runs"]) - sum(task.finished() for task in tasks)
     return Reproduced(summary, outcome, written, kept)
 

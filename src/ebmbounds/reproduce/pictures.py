@@ -17,7 +17,7 @@ from ebmbounds.data.toy import TOYS, Toy
 from ebmbounds.evaluated import DensityMap, read_density
 from ebmbounds.noise import noise
 from ebmbounds.plots import save_figure
-from ebmbounds.run import Run
+from ebmbounds.run import Run, write_atomically
 
 Draw = Callable[[Path, str, dict[str, Any], Path], None]
 """(file, title, summary, folder of the run folders)."""
@@ -116,7 +116,8 @@ def comparison(path: Path, title: str, summary: dict[str, Any], runs: Path) -> N
 
 
 def comparison_with_samples(path: Path, title: str, summary: dict[str, Any], runs: Path) -> None:
-    """The same, and below it the first samples of each experiment, not chosen."""
+    """The same, and below it the first samples of each experiment, not chosen. The grids are kept beside the picture,
+    for when their run folders are elsewhere."""
     rows, width = summary["rows"], 3.6 * len(compared(summary["rows"])) + 1.2
     first = {run["experiment"]: run for run in reversed(summary["runs"])}  # of each experiment the first seed
     heights = [0.5 * len(rows) + 1.6, math.ceil(len(rows) / ACROSS) * (width / ACROSS + 0.3)]
@@ -127,9 +128,12 @@ def comparison_with_samples(path: Path, title: str, summary: dict[str, Any], run
         axis.axis("off")
     for axis, row in zip(below.axes, rows, strict=False):
         axis.set_title(row["label"], fontsize=9)
-        samples = runs / first[row["label"]]["run"] / "samples.png"
-        if samples.exists():
-            axis.imshow(imread(samples), interpolation="nearest")
+        run = first[row["label"]]["run"]
+        kept = path.parent / "samples" / f"{Path(run).name}.png"
+        if (samples := runs / run / "samples.png").exists():
+            write_atomically(kept, samples.read_bytes())
+        if kept.exists():
+            axis.imshow(imread(kept), interpolation="nearest")
         else:
             axis.text(0.5, 0.5, "not at hand", ha="center", va="center")
     finish(figure, title, path)
