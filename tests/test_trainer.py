@@ -108,7 +108,15 @@ def test_a_signal_before_the_first_step_saves_too(run, monkeypatch):
     assert saved_step(run) == 0
 
 
-def test_a_second_signal_is_not_caught():
+@pytest.fixture
+def listening():
+    """SIGINT as in a shell's foreground: a process in the background is started with it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_a_second_signal_is_not_caught(listening):
     with interruptions() as interrupted:
         os.kill(os.getpid(), signal.SIGINT)
         assert interrupted() == signal.SIGINT
