@@ -251,6 +251,11 @@ def test_a_tempered_energy_is_one_at_temperature_1_times_t(double):
     assert info["eq14_holds"] == scaled["eq14_holds"]
 
 
+def test_a_temperature_of_0_is_refused():
+    with pytest.raises(BadInput, match=r"entropy_weight=0.0.*positive"):
+        EBMBB(tempered=True, entropy_weight=0.0)
+
+
 def test_slopes_in_all_directions_are_added_to_the_penalty(double):
     along, everywhere = EBMBB(margin=0.0), EBMBB(margin=0.0, slope_weight=2.0)
     step = make_step(along, batch_size=16)

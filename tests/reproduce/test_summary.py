@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from ebmbounds.errors import BadInput
 from ebmbounds.reproduce import reproduce
 from ebmbounds.reproduce.catalog import REPRODUCTIONS
 from ebmbounds.reproduce.page import page
@@ -123,9 +124,20 @@ def test_runs_without_a_folder_keep_what_the_results_held_of_them(counted, tmp_p
     assert after.summary["protocol"] == before.summary["protocol"]
     assert after.summary["unfinished"] == before.summary["unfinished"]
 
-    change("modes", overrides={"precision": "fp32"})
-    gone = reproduce("modes", runs=tmp_path / "nowhere", results=results, device="cpu", budget=0)
-    assert gone.kept == 0 and gone.summary["runs"] == [] and gone.written == ()
+    written = {path: path.read_bytes() for path in results.iterdir()}
+    for overrides, kept in (({"precision": "tf32"}, 4), ({"steps": 130_000}, 0), ({"precision": "fp32"}, 0)):
+        change("modes", overrides=overrides)
+        none_here = reproduce("modes", runs=tmp_path / "nowhere", results=results, device="cpu", budget=0)
+        assert none_here.kept == len(none_here.summary["runs"]) == kept and none_here.written == ()
+    assert {path: path.read_bytes() for path in results.iterdir()} == written  # what it knows less of, it leaves alone
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"runs": 3}', '{"runs": [1]}'])
+def test_a_damaged_summary_is_named_before_anything_is_trained(tmp_path, text):
+    (tmp_path / "modes.json").write_text(text)
+    with pytest.raises(BadInput, match=r"modes\.json"):
+        reproduce("modes", runs=tmp_path / "runs", results=tmp_path, device="cpu")
+    assert not (tmp_path / "runs").exists() and (tmp_path / "modes.json").read_text() == text
 
 
 def test_the_samples_of_every_method_are_shown_beside_each_other(write_run, tmp_path, change):
@@ -145,7 +157,9 @@ def test_the_samples_of_every_method_are_shown_beside_each_other(write_run, tmp_
         red = sum(n for n, colour in picture.getcolors(2**24) if colour == (250, 0, 0))
         assert red == pytest.approx((count - 1) * (picture.width / 5) ** 2, rel=0.2)
     assert sizes[1][1] - sizes[0][1] > sizes[0][0] / 5  # a second row
-    reproduce("cifar10-images", runs=tmp_path / "nowhere", results=runs, device="cpu", budget=0)  # all are kept
+    for task in REPRODUCTIONS["cifar10-images"].tasks(runs)[1:]:  # all but one are elsewhere
+        shutil.rmtree(task.folder)
+    assert reproduce("cifar10-images", runs=runs, results=runs, device="cpu", budget=0).kept == 5
     again = Image.open(runs / "cifar10-images.png").convert("RGB")
     assert sum(n for n, colour in again.getcolors(2**24) if colour == (250, 0, 0)) == red
 

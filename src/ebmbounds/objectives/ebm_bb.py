@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ebmbounds import bounds, spectra
+from ebmbounds.errors import BadInput
 from ebmbounds.game import Game
 from ebmbounds.noise import Noise
 from ebmbounds.objectives.base import Info, Loss, Objective
@@ -80,6 +81,10 @@ class EBMBB(EntropyObjective, MultiSampleObjective):
     reuse_entropy: bool = False
     """Both players use one entropy estimate an iteration (as the research code does on images), or each its own."""
 
+    def __post_init__(self) -> None:
+        if self.tempered and not self.entropy_weight:
+            raise BadInput("tempered=true needs a temperature, and entropy_weight=0.0: make it positive.")
+
     def losses(self) -> dict[str, Loss]:
         if self.entropy_estimator == "multi-sample":
             return {"energy": self.penalised_energy_loss, "generator": self.multi_sample_generator_loss}
@@ -95,7 +100,7 @@ class EBMBB(EntropyObjective, MultiSampleObjective):
         entropy = shared or self.sample_entropy(game, noise)
         z, v = entropy.z, entropy.v
         g = game.generator.frozen
-        temperature = (self.entropy_weight or 1.0) if self.tempered else 1.0
+        temperature = self.entropy_weight if self.tempered else 1.0
         score = temperature * self.latent_score(game, entropy)
         generated = game.generator(z)
         squares = bounds.gradient_penalty(game.energy.frozen, generated, spectra.jvp(g, z, v), (score * v).sum(1))

@@ -16,8 +16,8 @@ from ebmbounds.machine import resolve_device
 from ebmbounds.reproduce.catalog import REPRODUCTIONS, find, of_methods
 from ebmbounds.reproduce.page import page
 from ebmbounds.reproduce.runs import Outcome, complete_all
-from ebmbounds.reproduce.summary import Summary, caption, summarise, table
-from ebmbounds.run import read_json, write_atomically, write_json
+from ebmbounds.reproduce.summary import Summary, caption, read_summary, summarise, table
+from ebmbounds.run import write_atomically, write_json
 
 RUNS, RESULTS, PAGE = Path("runs/reproduce"), Path("results"), Path("docs/reproduction.md")
 
@@ -27,7 +27,7 @@ class Reproduced:
     summary: Summary
     outcome: Outcome
     written: tuple[Path, ...]
-    """None where no run is finished."""
+    """None where no run is finished here."""
     kept: int
     """Runs of the summary that have no folder here: what an earlier one held of them."""
 
@@ -58,23 +58,21 @@ def reproduce(
     tasks = reproduction.tasks(runs, seeds, quick)
     chosen = of_methods(tasks, list(methods))
     units = reproduction.units(chosen)
-    outcome = complete_all(units, device=device, data=data, parallel=parallel, budget=budget, progress=progress)
     stem = results / reproduction.stem(quick)
-    before = stem.with_name(f"{stem.name}.json")
-    earlier = read_json(before) if before.exists() else None
+    earlier = read_summary(stem.with_name(f"{stem.name}.json"))  # now: what is wrong with it should not wait for hours
+    outcome = complete_all(units, device=device, data=data, parallel=parallel, budget=budget, progress=progress)
     summary = summarise(reproduction, tasks, runs, outcome.failures, quick, earlier)
+    folders = [task.folder for task in tasks if task.finished()]
     written: tuple[Path, ...] = ()
-    if summary["runs"] and outcome.signal is None:
+    if folders and outcome.signal is None:
         written = tuple(stem.with_name(stem.name + ending) for ending in (".json", ".png", ".md", ".tex"))
         shown = table(summary)
         write_json(written[0], summary)
         reproduction.draw(written[1], caption(summary), summary, runs)
         write_atomically(written[2], shown.markdown().encode())
         write_atomically(written[3], shown.latex().encode())
-        if folders := [task.folder for task in tasks if task.finished()]:
-            written += page_of(folders, stem, caption(summary))
-    kept = len(summary["runs"]) - sum(task.finished() for task in tasks)
-    return Reproduced(summary, outcome, written, kept)
+        written += page_of(folders, stem, caption(summary))
+    return Reproduced(summary, outcome, written, kept=len(summary["runs"]) - len(folders))
 
 
 def page_of(folders: Sequence[Path], stem: Path, title: str) -> tuple[Path, ...]:

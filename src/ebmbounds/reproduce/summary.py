@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ebmbounds.errors import BadInput
 from ebmbounds.launch import changed_settings
 from ebmbounds.reproduce.catalog import Column, Reproduction, find
 from ebmbounds.reproduce.runs import Task
@@ -50,14 +51,26 @@ def summarise(
     }
 
 
+def read_summary(path: Path) -> Summary | None:
+    """A summary that was written before, if any."""
+    if not path.exists():
+        return None
+    found = read_json(path)
+    runs = found.get("runs") if isinstance(found, dict) else None
+    if not isinstance(runs, list) or not all(isinstance(run, dict) and "run" in run for run in runs):
+        raise BadInput(f"{path} is no summary of a reproduction: move it away, or name another folder with --results.")
+    return found
+
+
 def kept_record(task: Task, runs: Path, earlier: Summary | None) -> dict[str, Any] | None:
-    """What an earlier summary holds of a run that has no folder here, if its settings are still the experiment's."""
+    """What an earlier summary holds of a run that has no folder here, if it went to the end with the experiment's
+    settings, as far as is known: early summaries did not name them."""
     if earlier is None or task.started:
         return None
     for each in earlier["runs"]:
-        if each["run"] == name_of(task, runs) and "settings" in each:  # early summaries did not name them
+        if each["run"] == name_of(task, runs) and "settings" in each:
             changed = changed_settings(each["settings"] | {"seed": each["seed"]}, task.experiment)
-            return None if changed else each
+            return each if not changed and each["iterations"] >= task.experiment.schedule.steps else None
     return None
 
 
