@@ -10,6 +10,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ebmbounds.data.toy import TOYS
+from ebmbounds.errors import BadInput
 from ebmbounds.execution import BatchNormWithoutCudnn, compiled, plain
 from ebmbounds.game import Network, Skeleton, buffers_of, parameters_of
 from ebmbounds.model import Model
@@ -100,15 +101,34 @@ def test_each_player_has_its_rate():
         assert float(moved.abs().max()) == pytest.approx(rate, rel=1e-2)
 
 
-@pytest.mark.parametrize(("iteration", "share"), [(0, 1.0), (1, 0.75), (3, 0.25), (4, 0.0), (6, 0.0)])
-def test_rates_fall_on_a_line_to_zero(double, iteration, share):
+@pytest.mark.parametrize(
+    ("hold", "iteration", "share"),
+    [
+        (0, 0, 1.0),
+        (0, 1, 0.75),
+        (0, 3, 0.25),
+        (0, 4, 0.0),
+        (0, 6, 0.0),
+        (2, 0, 1.0),
+        (2, 2, 1.0),
+        (2, 3, 0.5),
+        (2, 6, 0.0),
+    ],
+)
+def test_rates_fall_on_a_line_to_zero(double, hold, iteration, share):
     """The update is that share of the one at a constant rate."""
-    constant, falling = toy_step(Fit()), toy_step(Fit(), lr_decay_steps=4)
+    constant, falling = toy_step(Fit()), toy_step(Fit(), lr_hold_steps=hold, lr_decay_steps=4)
     state = constant.initial_state(seed=0) | {"step": torch.tensor(iteration)}
     before = state["parameters"]["energy"]
     whole, part = (step(state)[0]["parameters"]["energy"] for step in (constant, falling))
     for name, p in before.items():
         torch.testing.assert_close(part[name] - p, share * (whole[name] - p), rtol=1e-9, atol=1e-15)
+
+
+@pytest.mark.parametrize("decay", [0, 4])
+def test_rates_that_would_never_fall_are_refused(decay):
+    with pytest.raises(BadInput, match=f"lr_hold_steps=4.*it is {decay}"):
+        Optimizer(lr_hold_steps=4, lr_decay_steps=decay)
 
 
 # -- state -----------------------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ from ebmbounds.trainer import Trainer
 
 RUN_KEYS = ("seed", "device", "machine", "data_root", "data_digest", "torch", "version")
 """What config.json holds beside the experiment."""
-FREE = {"steps", "on_divergence", "rollbacks", "source"}
+FREE = {"steps", "checkpoint_every", "on_divergence", "rollbacks", "source"}
 """Settings that may change when a run is resumed."""
 
 
@@ -133,7 +133,8 @@ def prepare(
     if changed := changed_settings(old, spec):
         raise BadInput(
             f"{folder.path} was started with other settings ({', '.join(changed)}): "
-            "resume it without overrides (only steps and on_divergence may change), or start a new run."
+            "resume it without overrides (only steps, checkpoint_every and on_divergence may change), or start a new "
+            "run."
         )
     seed = old["seed"]
     device, data = old.get("device", "auto") if device == "auto" else device, data or old.get("data_root")
@@ -242,8 +243,8 @@ def experiment_of(config: dict[str, Any]) -> Experiment:
 
 
 def changed_settings(config: dict[str, Any], spec: Experiment) -> list[str]:
-    """The settings in which a run folder's config.json differs from an experiment. The number of steps and what to do
-    about divergence may, and where the settings come from is a remark."""
+    """The settings in which a run folder's config.json differs from an experiment. The number of steps, when to save
+    and what to do about divergence may, and where the settings come from is a remark."""
     theirs = experiment_of(config).config()
     return sorted({key for key, value in spec.config().items() if value != theirs.get(key)} - FREE)
 

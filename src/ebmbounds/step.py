@@ -18,6 +18,7 @@ from torch.func import grad_and_value
 from torch.utils import _pytree as pytree
 
 from ebmbounds.distributed import ALONE, Group
+from ebmbounds.errors import BadInput
 from ebmbounds.game import Game, Network, Skeleton, Tensors, buffers_of, parameters_of
 from ebmbounds.noise import Noise
 from ebmbounds.objectives.base import Objective
@@ -51,6 +52,8 @@ class Optimizer:
     lr_generator: Positive = 2e-4
     lr_decay_steps: Whole = 0
     """The iteration at which all rates, falling on a straight line, reach 0; 0 keeps them constant."""
+    lr_hold_steps: Whole = 0
+    """The iteration from which they fall; until then they are whole."""
     beta1: Fraction = 0.0
     """0 in the paper: no first moment is then kept."""
     beta2: Fraction = 0.9
@@ -60,6 +63,13 @@ class Optimizer:
     """Decay, an iteration, of the moving average of the networks that evaluation uses; 0 turns it off."""
     batch_size: Count = 200
     latent_dim: Count = 2
+
+    def __post_init__(self) -> None:
+        if self.lr_hold_steps >= max(self.lr_decay_steps, 1):
+            raise BadInput(
+                f"lr_hold_steps={self.lr_hold_steps}: rates that are to fall from there on need an lr_decay_steps "
+                f"above it, and it is {self.lr_decay_steps}."
+            )
 
     def rate(self, player: str) -> float:
         return self.lr_energy if player == "energy" else self.lr_generator
@@ -171,7 +181,8 @@ class Step:
         o = self.optimizer
         rate: Tensor | float = self.objective.rates().get(player, o.rate(player))
         if o.lr_decay_steps:
-            rate = rate * (1 - new["step"] / o.lr_decay_steps).clamp(min=0)
+            falling = (new["step"] - o.lr_hold_steps) / (o.lr_decay_steps - o.lr_hold_steps)
+            rate = rate * (1 - falling).clamp(0, 1)
         rate = rate * 0.5 ** new["tries"]
         parameters: Tensors = {}
         second: Tensors = {}

@@ -51,8 +51,8 @@ def test_stopped_and_resumed_is_uninterrupted(uninterrupted, tmp_path, monkeypat
 
 
 def test_a_shorter_run_prolonged_has_the_same_state(uninterrupted, tmp_path):
-    """Only steps may change on the way."""
-    train(tmp_path / "run", overrides={"steps": 16})
+    """Steps, and when to save, may change on the way."""
+    train(tmp_path / "run", overrides={"steps": 16, "checkpoint_every": 5})
     train(tmp_path / "run", resume=True)
     assert content(Run(tmp_path / "run"))["last"][0] == content(uninterrupted)["last"][0]
 
