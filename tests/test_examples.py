@@ -13,6 +13,11 @@ from sklearn.exceptions import ConvergenceWarning
 from torch import nn
 
 from ebmbounds import bounds
+from ebmbounds.errors import BadInput
+from ebmbounds.execution import plain
+from ebmbounds.experiments import experiment
+from ebmbounds.model import Model
+from ebmbounds.session import Session
 
 ROOT = Path(__file__).parents[1]
 
@@ -108,3 +113,28 @@ def test_few_steps_of_lobpcg_can_break_the_bound_and_many_cannot(quick):
     excess = script("benchmarks/sandwich.py")["excess"]
     assert excess(32, 1000, 1) > 1 > excess(32, 1000, 8)
     assert excess(8, 10, 8) < 0
+
+
+@pytest.mark.parametrize("name", ["25gaussians/wgan-0gp@quick", "25gaussians/ebm-bb@quick", "25gaussians/meg@quick"])
+def test_a_search_trains_each_configuration_as_if_alone(name):
+    module = script("benchmarks/search.py")
+    shared = {"steps": "3", "compile": "off", "ema": "0.9", "lr_decay_steps": "4"}
+    chosen: list[dict[str, str]] = [{}, {"lr_energy": "1e-3", "beta1": "0.5"}, {"beta2": "0.95", "penalty_weight": "2"}]
+    specs = [experiment(name, shared | each) for each in chosen]
+    rows = module["search"](specs, lambda model: {"model": model}, "cpu")
+    for spec, row in zip(specs, rows, strict=True):
+        step = Session.build(spec, 0, "cpu", None).step
+        state = step.initial_state(0)
+        for _ in range(3):
+            plain(step)(state)
+        alone = Model.of(step, state)
+        for network in ("energy_network", "generator_network"):
+            for key, p in getattr(alone, network).parameters.items():
+                torch.testing.assert_close(getattr(row["model"], network).parameters[key], p)
+        assert row["log"]["loss_energy"] == pytest.approx(float(state["log"]["loss_energy"]) / 3, rel=1e-4)
+
+
+def test_a_search_refuses_what_one_compiled_iteration_cannot_serve():
+    specs = [experiment("25gaussians/wgan-0gp@quick", {"energy_steps": str(n)}) for n in (1, 2)]
+    with pytest.raises(BadInput, match="energy_steps cannot differ"):
+        next(script("benchmarks/search.py")["search"](specs, lambda model: {}, "cpu"))

@@ -80,14 +80,21 @@ def watch_images(model: Model, step: Step, run: Run, iteration: int) -> dict[str
             real = load_images(
                 config["dataset"], "test", data_root(config["data_root"]), size=config["image_size"] or None
             ).images
-            network = load_network()
-            figures["fid"] = plain_fid(generate(model, count)[0], real, network, device=model.device, half=True)
-            if model.unaveraged:
-                last, _ = generate(model.unaveraged, count)
-                figures["fid_unaveraged"] = plain_fid(last, real, network, device=model.device, half=True)
+            figures |= quick_fids(model, real, count)
         except BadInput as error:  # hours of training must not end for a figure
             warnings.warn(f"no FID was taken at step {iteration}: {error}", stacklevel=2)
     return figures
+
+
+def quick_fids(model: Model, real: Pixels, count: int) -> dict[str, float]:
+    """FID of `count` samples, with features in half precision on a GPU; that of the last weights too where the model is
+    their moving average."""
+    network = load_network()
+    models = {"fid": model} | ({"fid_unaveraged": model.unaveraged} if model.unaveraged else {})
+    return {
+        name: plain_fid(generate(each, count)[0], real, network, device=model.device, half=True)
+        for name, each in models.items()
+    }
 
 
 def evaluate_images(

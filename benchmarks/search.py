@@ -1,0 +1,165 @@
+"""FIDs of a method's settings after a few thousand iterations, one configuration after the other:
+
+    python benchmarks/search.py cifar10/wgan-0gp steps=5000 lr_decay_steps=5000 ema=0.999 energy_steps=1 -- \\
+        penalty_weight=0.1 penalty_weight=1 penalty_weight=1,lr_energy=1e-4,lr_generator=1e-4
+
+Settings before the `--` are for all; each argument after it is a configuration, its keys joined by commas. Numbers that
+differ between configurations are kept in the state, so that one compiled iteration serves them all. For each, a line of
+JSON: its settings, the FID of 10,000 samples of the moving average and of the last weights (features in half precision
+on a GPU), how well energies tell other images apart, milliseconds an iteration and means of the log.
+"""
+
+import copy
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from ebmbounds.data.registry import data_root, load_images
+from ebmbounds.errors import BadInput
+from ebmbounds.experiments import Experiment, experiment
+from ebmbounds.image_evaluation import ENERGIES, OOD_SETS, quick_fids
+from ebmbounds.image_figures import image_energies, ood_figures, some
+from ebmbounds.machine import deterministic, execution, resolve_device, set_up
+from ebmbounds.model import Model
+from ebmbounds.session import Session
+from ebmbounds.step import COUNT, Info, State, Step
+
+SAMPLES = 10_000
+RATES = {"lr_energy", "lr_generator", "beta1", "beta2"}
+"""The optimiser's settings that may differ; of the method's all may that are numbers with a fraction."""
+
+
+class Number:
+    """A setting that is a tensor. Code that asks whether it is 0 is told that it is not."""
+
+    def __init__(self, value: Tensor) -> None:
+        self.value = value
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __gt__(self, other: float) -> bool:
+        return True
+
+    def __neg__(self) -> Tensor:
+        return -self.value
+
+    def __mul__(self, other: Any) -> Any:
+        return self.value * other
+
+    __rmul__ = __mul__
+
+    def __rsub__(self, other: Any) -> Any:
+        return other - self.value
+
+    def __pow__(self, other: Any) -> Any:
+        return self.value**other
+
+    def __truediv__(self, other: Any) -> Any:
+        return self.value / other
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return other / self.value
+
+
+class AdjustableStep(Step):
+    """A step whose state also holds `settings`: numbers that stand for those of its optimiser and objective."""
+
+    def __init__(self, step: Step) -> None:
+        self.__dict__.update(vars(step))
+
+    def __call__(self, state: State) -> tuple[State, Info]:
+        rest = dict(state)
+        numbers = rest.pop("settings", {})
+        adjusted = copy.copy(self)
+        adjusted.optimizer = replaced(self.optimizer, numbers)
+        adjusted.objective = replaced(self.objective, numbers)
+        new, info = Step.__call__(adjusted, rest)
+        return new | {key: state[key] for key in state if key == "settings"}, info
+
+    def start(self, settings: dict[str, float], device: str) -> State:
+        state = self.initial_state(0, device)
+        return state | {"settings": {name: torch.tensor(value, device=device) for name, value in settings.items()}}
+
+
+def replaced(settings: Any, numbers: dict[str, Tensor]) -> Any:
+    """A copy of a settings object with some of its fields as tensors."""
+    result = copy.copy(settings)
+    for name, value in numbers.items():
+        if hasattr(settings, name):
+            object.__setattr__(result, name, Number(value))
+    return result
+
+
+def search(
+    specs: Sequence[Experiment], measure: Callable[[Model], dict[str, Any]], device: str, root: Path | None = None
+) -> Iterator[dict[str, Any]]:
+    """Train each from its start and measure its end."""
+    configs = [spec.config() for spec in specs]
+    varied = sorted(key for key in configs[0] if len({config[key] for config in configs}) > 1)
+    for key in varied:
+        if key not in RATES and not isinstance(getattr(specs[0].objective, key, None), float):
+            raise BadInput(f"{key} cannot differ between configurations: search each value of it by itself.")
+    base = max(specs, key=lambda spec: spec.optimizer.beta1)  # a first moment is kept for all, or for none
+    schedule = base.schedule
+    set_up(device, deterministic(base, device), schedule.threads, schedule.precision)
+    step = AdjustableStep(Session.build(base, 0, device, root).step)
+    advance = execution(step, schedule.compile, device)
+    state = step.start({key: configs[0][key] for key in varied}, device)
+    for config in configs:
+        settings = {key: config[key] for key in varied}
+        pytree.tree_map_(lambda old, new: old.copy_(new), state, step.start(settings, device))
+        times: list[float] = []
+        for iteration in range(schedule.steps):
+            advance(state)
+            if iteration in (schedule.steps // 2, schedule.steps - 1):  # the first half may have compiled
+                times.append(finished_at(device))
+        count = float(state["log"][COUNT])
+        log = {name: float(total) / count for name, total in state["log"].items() if name != COUNT}
+        milliseconds = 1e3 * (times[-1] - times[0]) / max(schedule.steps - 1 - schedule.steps // 2, 1)
+        figures = measure(Model.of(step, state))
+        yield {"settings": settings, **figures, "ms": round(milliseconds, 3), "log": log}
+
+
+def finished_at(device: str) -> float:
+    if device != "cpu":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def measure_images(dataset: str, root: Path) -> Callable[[Model], dict[str, Any]]:
+    """FIDs, and AUROC of the sets that the data set is told apart from."""
+    test = load_images(dataset, "test", root).images
+    others = {name: some(load_images(name, "test", root).images, ENERGIES) for name in OOD_SETS.get(dataset, ())}
+
+    def measure(model: Model) -> dict[str, Any]:
+        inside = image_energies(model, some(test, ENERGIES))
+        found = [ood_figures(name, inside, image_energies(model, images))[0] for name, images in others.items()]
+        auroc = {f"auroc_{name}": figures["auroc"] for each in found for name, figures in each.items()}
+        return quick_fids(model, test, SAMPLES) | auroc
+
+    return measure
+
+
+def pairs(arguments: Sequence[str]) -> dict[str, Any]:
+    return dict(argument.split("=", 1) for argument in arguments)
+
+
+def main(name: str, *arguments: str) -> None:
+    split = arguments.index("--")
+    shared = pairs(arguments[:split])
+    specs = [experiment(name, shared | pairs(each.split(","))) for each in arguments[split + 1 :]]
+    root, device = data_root(None), resolve_device("auto")
+    for row in search(specs, measure_images(specs[0].dataset, root), device, root):
+        print(json.dumps(row), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
