@@ -82,7 +82,7 @@ def record(task: Task, reproduction: Reproduction, runs: Path) -> dict[str, Any]
     return {
         "run": name_of(task, runs),
         "experiment": task.name,
-        "overrides": task.overrides,
+        "overrides": {key: config[key] for key in task.overrides},  # the run's own: some may differ
         "network": config["network"],
         "settings_from": task.experiment.source,  # the run's own are the same, and what it said of them may be dated
         "settings": task.experiment.config(),
