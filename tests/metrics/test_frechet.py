@@ -9,6 +9,7 @@ from ebmbounds.errors import BadInput
 from ebmbounds.metrics import inception
 from ebmbounds.metrics.frechet import (
     Statistics,
+    _factor,
     fid_protocol,
     frechet_distance,
     kernel_distance,
@@ -55,6 +56,16 @@ def test_two_gaussians_that_do_not_commute():
     exact = np.trace(a) + np.trace(b) - 2 * np.sqrt(np.trace(product) + 2 * np.sqrt(np.linalg.det(product)))
     zero = np.zeros(2)
     assert frechet_distance(Statistics(zero, a), Statistics(zero, b)) == pytest.approx(exact, rel=1e-10)
+
+
+@pytest.mark.parametrize(("n", "triangular"), [(100, True), (30, False)])
+def test_a_covariance_is_taken_apart(n, triangular):
+    """By Cholesky, or where fewer images than features make it singular by eigenvectors."""
+    cov = statistics(gaussians(n, 40)).cov
+    factor = _factor(cov)
+    np.testing.assert_allclose(factor @ factor.T, cov, atol=1e-12)
+    assert np.array_equal(factor, np.tril(factor)) == triangular
+    assert np.linalg.matrix_rank(factor) == min(n - 1, 40)
 
 
 def test_distance_is_symmetric():

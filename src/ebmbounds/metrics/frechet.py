@@ -1,5 +1,6 @@
 """Distances between two sets of features, Frechet (FID) and kernel (KID), and a cache for the real images."""
 
+import contextlib
 import hashlib
 import os
 import tempfile
@@ -84,11 +85,15 @@ def frechet_distance(a: Statistics, b: Statistics) -> float:
 
 
 def _factor(cov: NDArray[np.float64]) -> NDArray[np.float64]:
-    """F with F F' = cov."""
+    """F with F F' = cov: Cholesky's, several times faster than eigenvectors, unless cov is as good as singular."""
+    rounding = np.finfo(np.float64).eps * len(cov)
+    with contextlib.suppress(np.linalg.LinAlgError):
+        triangle = scipy.linalg.cholesky(cov, lower=True)
+        if triangle.diagonal().min() ** 2 > rounding * cov.diagonal().max():
+            return triangle
     values, vectors = scipy.linalg.eigh(cov)
     # Eigenvalues within rounding of zero are zero: the root would make 1e-8 of 1e-16.
-    rounding = np.finfo(np.float64).eps * len(values) * values.max()
-    return vectors * np.sqrt(np.where(values > rounding, values, 0))
+    return vectors * np.sqrt(np.where(values > rounding * values.max(), values, 0))
 
 
 def kernel_distance(
