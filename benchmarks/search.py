@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from ebmbounds.cli.base import parse
 from ebmbounds.data.registry import data_root, load_images
 from ebmbounds.errors import BadInput
 from ebmbounds.experiments import Experiment, experiment
@@ -148,18 +149,26 @@ def measure_images(dataset: str, root: Path) -> Callable[[Model], dict[str, Any]
     return measure
 
 
-def pairs(arguments: Sequence[str]) -> dict[str, Any]:
-    return dict(argument.split("=", 1) for argument in arguments)
+def experiments(name: str, arguments: list[str]) -> list[Experiment]:
+    """One for each configuration."""
+    shared, configurations = arguments, []
+    if "--" in arguments:
+        split = arguments.index("--")
+        shared, configurations = arguments[:split], arguments[split + 1 :]
+    if not configurations:
+        raise BadInput("no configuration is named to search: add `-- KEY=VALUE[,KEY=VALUE...] ...`.")
+    return [experiment(name, parse(shared) | parse(each.split(","))) for each in configurations]
 
 
-def main(name: str, *arguments: str) -> None:
-    split = arguments.index("--")
-    shared = pairs(arguments[:split])
-    specs = [experiment(name, shared | pairs(each.split(","))) for each in arguments[split + 1 :]]
+def main(name: str = "", *arguments: str) -> None:
+    specs = experiments(name, list(arguments))
     root, device = data_root(None), resolve_device("auto")
     for row in search(specs, measure_images(specs[0].dataset, root), device, root):
         print(json.dumps(row), flush=True)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    try:
+        main(*sys.argv[1:])
+    except BadInput as error:
+        sys.exit(f"error: {error}")

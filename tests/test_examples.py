@@ -138,3 +138,17 @@ def test_a_search_refuses_what_one_compiled_iteration_cannot_serve():
     specs = [experiment("25gaussians/wgan-0gp@quick", {"energy_steps": str(n)}) for n in (1, 2)]
     with pytest.raises(BadInput, match="energy_steps cannot differ"):
         next(script("benchmarks/search.py")["search"](specs, lambda model: {}, "cpu"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["steps=4"], "no configuration"),
+        (["steps=4", "--"], "no configuration"),
+        (["steps4", "--", "beta2=0.9"], "'steps4' is no setting"),
+        (["--", "beta=0.9"], "beta"),
+    ],
+)
+def test_a_search_says_what_is_wrong_with_its_arguments(arguments, told):
+    with pytest.raises(BadInput, match=told):
+        script("benchmarks/search.py")["experiments"]("25gaussians/wgan-0gp@quick", arguments)
