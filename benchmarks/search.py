@@ -4,9 +4,10 @@
         penalty_weight=0.1 penalty_weight=1 penalty_weight=1,lr_energy=1e-4,lr_generator=1e-4
 
 Settings before the `--` are for all; each argument after it is a configuration, its keys joined by commas. Numbers that
-differ between configurations are kept in the state, so that one compiled iteration serves them all. For each, a line of
-JSON: its settings, the FID of 10,000 samples of the moving average and of the last weights (features in half precision
-on a GPU), how well energies tell other images apart, milliseconds an iteration and means of the log.
+differ between configurations are kept in the state, so that one compiled iteration serves them all. For each, every
+`checkpoint_every` iterations and at its end, a line of JSON: its settings, the FID of 10,000 samples of the moving
+average and of the last weights (features in half precision on a GPU), for both how well energies tell other images
+apart and how anisotropic the generator is, milliseconds an iteration, and means of the log since the line before.
 """
 
 import copy
@@ -24,15 +25,18 @@ from torch.utils import _pytree as pytree
 from ebmbounds.cli.base import parse
 from ebmbounds.data.registry import data_root, load_images
 from ebmbounds.errors import BadInput
+from ebmbounds.execution import Advance
 from ebmbounds.experiments import Experiment, experiment
 from ebmbounds.image_evaluation import ENERGIES, OOD_SETS, quick_fids
-from ebmbounds.image_figures import image_energies, ood_figures, some
+from ebmbounds.image_figures import anisotropy_figures, image_energies, some
 from ebmbounds.machine import deterministic, execution, resolve_device, set_up
+from ebmbounds.metrics.ood import detection
 from ebmbounds.model import Model
 from ebmbounds.session import Session
 from ebmbounds.step import COUNT, Info, State, Step
 
 SAMPLES = 10_000
+LATENTS = 64
 RATES = {"lr_energy", "lr_generator", "beta1", "beta2"}
 """The optimiser's settings that may differ; of the method's all may that are numbers with a fraction."""
 
@@ -102,7 +106,7 @@ def replaced(settings: Any, numbers: dict[str, Tensor]) -> Any:
 def search(
     specs: Sequence[Experiment], measure: Callable[[Model], dict[str, Any]], device: str, root: Path | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Train each from its start and measure its end."""
+    """Train each from its start, and measure it at every checkpoint and at its end."""
     configs = [spec.config() for spec in specs]
     varied = sorted(key for key in configs[0] if len({config[key] for config in configs}) > 1)
     for key in varied:
@@ -117,16 +121,30 @@ def search(
     for config in configs:
         settings = {key: config[key] for key in varied}
         pytree.tree_map_(lambda old, new: old.copy_(new), state, step.start(settings, device))
-        times: list[float] = []
-        for iteration in range(schedule.steps):
-            advance(state)
-            if iteration in (schedule.steps // 2, schedule.steps - 1):  # the first half may have compiled
-                times.append(finished_at(device))
-        count = float(state["log"][COUNT])
-        log = {name: float(total) / count for name, total in state["log"].items() if name != COUNT}
-        milliseconds = 1e3 * (times[-1] - times[0]) / max(schedule.steps - 1 - schedule.steps // 2, 1)
-        figures = measure(Model.of(step, state))
-        yield {"settings": settings, **figures, "ms": round(milliseconds, 3), "log": log}
+        done = 0
+        for end in (*range(schedule.checkpoint_every, schedule.steps, schedule.checkpoint_every), schedule.steps):
+            half = (done + end) // 2
+            run(advance, state, half - done)  # it may compile
+            mark = finished_at(device)
+            run(advance, state, end - half)
+            milliseconds = 1e3 * (finished_at(device) - mark) / (end - half)
+            figures = measure(Model.of(step, state))
+            yield {"settings": settings, "step": end, **figures, "ms": round(milliseconds, 3), "log": means(state)}
+            done = end
+
+
+def run(advance: Advance, state: State, iterations: int) -> None:
+    for _ in range(iterations):
+        advance(state)
+
+
+def means(state: State) -> dict[str, float]:
+    """Of the log, which begins anew."""
+    count = float(state["log"][COUNT])
+    found = {name: float(total) / count for name, total in state["log"].items() if name != COUNT}
+    for total in state["log"].values():
+        total.zero_()
+    return found
 
 
 def finished_at(device: str) -> float:
@@ -136,15 +154,20 @@ def finished_at(device: str) -> float:
 
 
 def measure_images(dataset: str, root: Path) -> Callable[[Model], dict[str, Any]]:
-    """FIDs, and AUROC of the sets that the data set is told apart from."""
+    """FIDs, AUROC of the sets that the data set is told apart from, and anisotropy."""
     test = load_images(dataset, "test", root).images
+    inside = some(test, ENERGIES)
     others = {name: some(load_images(name, "test", root).images, ENERGIES) for name in OOD_SETS.get(dataset, ())}
 
     def measure(model: Model) -> dict[str, Any]:
-        inside = image_energies(model, some(test, ENERGIES))
-        found = [ood_figures(name, inside, image_energies(model, images))[0] for name, images in others.items()]
-        auroc = {f"auroc_{name}": figures["auroc"] for each in found for name, figures in each.items()}
-        return quick_fids(model, test, SAMPLES) | auroc
+        figures: dict[str, Any] = quick_fids(model, test, SAMPLES)
+        for suffix, each in {"": model, "_unaveraged": model.unaveraged}.items():
+            if each is not None:
+                energies = image_energies(each, inside)
+                for name, images in others.items():
+                    figures[f"auroc_{name}{suffix}"] = detection(energies, image_energies(each, images)).auroc
+                figures[f"anisotropy{suffix}"] = anisotropy_figures(each, LATENTS)[0]["anisotropy"]
+        return figures
 
     return measure
 

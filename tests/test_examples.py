@@ -134,6 +134,22 @@ def test_a_search_trains_each_configuration_as_if_alone(name):
         assert row["log"]["loss_energy"] == pytest.approx(float(state["log"]["loss_energy"]) / 3, rel=1e-4)
 
 
+def test_a_search_measures_at_every_checkpoint():
+    """The state of that moment, and the log since the one before."""
+    module = script("benchmarks/search.py")
+    spec = experiment("25gaussians/wgan-0gp@quick", {"steps": "5", "checkpoint_every": "2", "compile": "off"})
+    rows = list(module["search"]([spec], lambda model: {"iterations": model.iterations}, "cpu"))
+    assert [(row["step"], row["iterations"]) for row in rows] == [(2, 2), (4, 4), (5, 5)]
+    step = Session.build(spec, 0, "cpu", None).step
+    state = step.initial_state(0)
+    losses = []
+    for _ in range(5):
+        state, info = step({key: value for key, value in state.items() if key != "log"})
+        losses.append(float(info["loss_energy"]))
+    expected = [sum(losses[:2]) / 2, sum(losses[2:4]) / 2, losses[4]]
+    assert [row["log"]["loss_energy"] for row in rows] == pytest.approx(expected, rel=1e-4)
+
+
 def test_a_search_refuses_what_one_compiled_iteration_cannot_serve():
     specs = [experiment("25gaussians/wgan-0gp@quick", {"energy_steps": str(n)}) for n in (1, 2)]
     with pytest.raises(BadInput, match="energy_steps cannot differ"):
