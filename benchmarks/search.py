@@ -7,11 +7,13 @@ Settings before the `--` are for all; each argument after it is a configuration,
 differ between configurations are kept in the state, so that one compiled iteration serves them all. For each, every
 `checkpoint_every` iterations and at its end, a line of JSON: its settings, the FID of 10,000 samples of the moving
 average and of the last weights (features in half precision on a GPU), for both how well energies tell other images
-apart and how anisotropic the generator is, milliseconds an iteration, and means of the log since the line before.
+apart and how anisotropic the generator is, milliseconds an iteration, and means of the log since the line before. One
+that diverges says so, and the next one begins.
 """
 
 import copy
 import json
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -128,8 +130,12 @@ def search(
             mark = finished_at(device)
             run(advance, state, end - half)
             milliseconds = 1e3 * (finished_at(device) - mark) / (end - half)
-            figures = measure(Model.of(step, state))
-            yield {"settings": settings, "step": end, **figures, "ms": round(milliseconds, 3), "log": means(state)}
+            log = means(state)
+            row: dict[str, Any] = {"settings": settings, "step": end, "ms": round(milliseconds, 3)}
+            if lost := [name for name, value in log.items() if not math.isfinite(value)]:
+                yield row | {"diverged": lost}
+                break  # the configurations after it are none the worse
+            yield row | measure(Model.of(step, state)) | {"log": log}
             done = end
 
 

@@ -150,6 +150,19 @@ def test_a_search_measures_at_every_checkpoint():
     assert [row["log"]["loss_energy"] for row in rows] == pytest.approx(expected, rel=1e-4)
 
 
+def test_a_search_goes_on_after_a_configuration_that_diverged():
+    chosen = ({"lr_energy": "1e30"}, {"lr_energy": "1e-3"})
+    shared = {"steps": "6", "checkpoint_every": "3", "compile": "off"}
+    specs = [experiment("25gaussians/wgan-0gp@quick", shared | each) for each in chosen]
+    rows = list(script("benchmarks/search.py")["search"](specs, lambda model: {"measured": True}, "cpu"))
+    assert "loss_energy" in rows[0]["diverged"]
+    assert [(row["settings"]["lr_energy"], row["step"], row.get("measured")) for row in rows] == [
+        (1e30, 3, None),
+        (1e-3, 3, True),
+        (1e-3, 6, True),
+    ]
+
+
 def test_a_search_refuses_what_one_compiled_iteration_cannot_serve():
     specs = [experiment("25gaussians/wgan-0gp@quick", {"energy_steps": str(n)}) for n in (1, 2)]
     with pytest.raises(BadInput, match="energy_steps cannot differ"):
