@@ -179,6 +179,18 @@ def test_the_page_follows_the_results(counted, tmp_path):
     assert "Not finished:" in texts[0]
 
 
+def test_the_page_names_runs_whose_settings_have_changed_since(counted, tmp_path):
+    results = tmp_path / "results"
+    summary = reproduce("modes", runs=counted, results=results, device="cpu", budget=0).summary
+    assert "changed since" not in page_with(results)
+    first, second, *_ = summary["runs"]
+    first["settings"]["lr_energy"] *= 2
+    second["iterations"] -= 1
+    (results / "modes.json").write_text(json.dumps(summary))
+    listed = page_with(results).partition("changed since")[2]
+    assert f"- {first['run']}: lr_energy\n- {second['run']}: steps\n\n" in listed
+
+
 def test_docs_reproduction_says_what_the_results_say():
     written = (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8")
     assert written == page(ROOT / "results", ROOT / "docs"), "run `ebmbounds reproduce page`"

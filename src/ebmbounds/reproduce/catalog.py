@@ -114,8 +114,8 @@ DENSITY = tuple("cifar10/ebm-bb@density" if name == "cifar10/ebm-bb" else name f
 
 SHORT = tuple(f"{name}@short" for name in every_method("cifar10"))
 SHORT_NOTE = (
-    "`@short` are 40,000 iterations of each method's default settings, a fifth of the paper's; of those settings "
-    "EBM-BB's and EBM-0GP's alone were searched ([cifar10](cifar10.md)). They shared a GPU: seconds are no run times."
+    "`@short` are 40,000 iterations, a fifth of the paper's, of each method's default settings, which but for VERA's "
+    "were searched ([cifar10](cifar10.md)). They shared a GPU: seconds are no run times."
 )
 
 REPRODUCTIONS: dict[str, Reproduction] = {
@@ -216,7 +216,7 @@ REPRODUCTIONS: dict[str, Reproduction] = {
             notes=(
                 SHORT_NOTE,
                 "The last checkpoint is taken; the paper's DCGAN is the best one of a run.",
-                "Where a run keeps a moving average (EMA) of its networks, as our EBM-BB does, the figures are the "
+                "Where a run keeps a moving average (EMA) of its networks, as our settings do, the figures are the "
                 "average's, and `without EMA` has the FID of the last weights themselves, as the paper's are.",
             ),
         ),

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from ebmbounds.experiments import experiment
 from ebmbounds.reproduce.catalog import REPRODUCTIONS, Reproduction
-from ebmbounds.reproduce.summary import Summary, caption, table
+from ebmbounds.reproduce.summary import Summary, caption, changed_since, table
 from ebmbounds.reproduce.tables import Table
 from ebmbounds.run import read_json
 
@@ -44,6 +45,8 @@ def section(summary: Summary, picture: str) -> Iterator[str]:
     if summary["unfinished"]:
         yield "Not finished:\n\n" + "\n".join(f"- {each['run']}: {each['state']}" for each in summary["unfinished"])
     yield run_table(summary).markdown().strip()
+    if dated := list(dated_runs(summary)):
+        yield "Settings that have changed since a run, which is to be made again:\n\n" + "\n".join(dated)
     if protocol := list(protocol_lines(summary)):
         yield "How the figures were taken:\n\n" + "\n".join(protocol)
 
@@ -62,6 +65,12 @@ def run_table(summary: Summary) -> Table:
     ]
     head = ("run", "settings", "networks", "iterations", "seconds of training", "machine")
     return Table("The runs; time includes compiling, and leaves out evaluation along the way.", head, tuple(rows))
+
+
+def dated_runs(summary: Summary) -> Iterator[str]:
+    for run in summary["runs"]:
+        if changed := changed_since(run, experiment(run["experiment"], run["overrides"])):
+            yield f"- {run['run']}: {', '.join(changed)}"
 
 
 def protocol_lines(summary: Summary) -> Iterator[str]:

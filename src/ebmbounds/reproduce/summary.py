@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ebmbounds.errors import BadInput
+from ebmbounds.experiments import Experiment
 from ebmbounds.launch import changed_settings
 from ebmbounds.reproduce.catalog import Column, Reproduction, find
 from ebmbounds.reproduce.runs import Task
@@ -69,9 +70,14 @@ def kept_record(task: Task, runs: Path, earlier: Summary | None) -> dict[str, An
         return None
     for each in earlier["runs"]:
         if each["run"] == name_of(task, runs) and "settings" in each:
-            changed = changed_settings(each["settings"] | {"seed": each["seed"]}, task.experiment)
-            return each if not changed and each["iterations"] >= task.experiment.schedule.steps else None
+            return None if changed_since(each, task.experiment) else each
     return None
+
+
+def changed_since(record: Mapping[str, Any], spec: Experiment) -> list[str]:
+    """The settings in which the run of a record differs from what its experiment is now."""
+    changed = changed_settings(record["settings"] | {"seed": record["seed"]}, spec)
+    return changed + ["steps"] * (record["iterations"] < spec.schedule.steps)
 
 
 def record(task: Task, reproduction: Reproduction, runs: Path) -> dict[str, Any]:
