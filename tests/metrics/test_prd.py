@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ebmbounds.errors import BadInput
-from ebmbounds.metrics.prd import cluster_histograms, f8_and_f1_8, max_f_beta, prd, precision_recall
+from ebmbounds.metrics.prd import f8_and_f1_8, max_f_beta, prd, precision_recall
 
 
 def blobs(centres: list[float], count: int = 400, seed: int = 0) -> np.ndarray:
@@ -49,8 +49,16 @@ def test_the_clustering_follows_the_seed():
     assert not np.array_equal(first.precision, other.precision)
 
 
+def test_runs_side_by_side_are_the_runs_one_by_one():
+    x, y = np.random.default_rng(0).normal(size=(2, 300, 8)).astype(np.float32)
+    alone = [prd(x, y, runs=1, seed=seed) for seed in range(3, 9)]
+    averaged = prd(x, y, runs=6, seed=3)
+    np.testing.assert_array_equal(averaged.precision, np.mean([curve.precision for curve in alone], axis=0))
+    np.testing.assert_array_equal(averaged.recall, np.mean([curve.recall for curve in alone], axis=0))
+
+
 def test_unusable_sets_are_refused():
     with pytest.raises(BadInput, match="one size"):
-        cluster_histograms(blobs([0], 30), blobs([0], 31))
+        prd(blobs([0], 30), blobs([0], 31))
     with pytest.raises(BadInput, match="20 clusters"):
-        cluster_histograms(blobs([0], 5), blobs([0], 5))
+        prd(blobs([0], 5), blobs([0], 5))
