@@ -28,7 +28,7 @@ from ebmbounds.signals import interruptions
 from ebmbounds.step import State
 from ebmbounds.trainer import Trainer
 
-RUN_KEYS = ("seed", "device", "machine", "data_root", "data_digest", "torch", "version")
+RUN_KEYS = ("seed", "init", "device", "machine", "data_root", "data_digest", "torch", "version")
 """What config.json holds beside the experiment."""
 FREE = {"steps", "checkpoint_every", "on_divergence", "rollbacks", "source"}
 """Settings that may change when a run is resumed."""
@@ -41,21 +41,25 @@ def train(
     *,
     run: Path | str | None = None,
     resume: bool = False,
+    init: Path | str | None = None,
     seed: int = 0,
     device: str = "auto",
     data: Path | str | None = None,
     progress: bool = True,
 ) -> Run:
-    """Train the experiment `DATASET/METHOD[@VARIANT]` into a run folder, or continue there with `resume`.
+    """Train the experiment `DATASET/METHOD[@VARIANT]` into a run folder, or continue there with `resume`. With `init` a
+    new run starts from the energy and the generator of another run, or of a pretrained model.
 
     Under torchrun every process calls it, with the same arguments. Raises `Interrupted` after SIGINT or SIGTERM, the
     state saved."""
+    if resume and init is not None:
+        raise BadInput("--init is for a new run, and --resume goes on with one: leave one of them out.")
     group = Group.current()
     anew = group.every(not resume and not restarts())
     if not anew and not resume:  # processes that died are replaced: go on with what they left, if anything
         run = default_folder(experiment(name, overrides), seed) if run is None else Path(run)
         resume = (run / "config.json").exists()
-    prepared = prepare(name, overrides, run, resume, seed, device, data, group)
+    prepared = prepare(name, overrides, run, resume, seed, device, data, group, init=init)
     with prepared.folder.claimed():
         state, best = prepared.start()
         stopped = prepared.trainer(prepared.execution(), progress).train(state, best)
@@ -115,6 +119,7 @@ def prepare(
     data: Path | str | None,
     group: Group = ALONE,
     side_by_side: bool = False,
+    init: Path | str | None = None,
 ) -> "Prepared":
     """Everything that training needs, for a new run or one that is resumed."""
     if not resume:
@@ -122,9 +127,11 @@ def prepare(
         device = resolve_device(device)
         place = own_device(device)
         session = Session.build(spec, seed, place, data, group, side_by_side)
-        config = run_config(spec, seed, device, data, data_digest(session.step.data))
+        config = run_config(spec, seed, device, data, data_digest(session.step.data), init)
         path = Path(run) if run is not None else default_folder(spec, seed)
-        return Prepared(session, Run.create(path, config) if group.leads else Spectator(path), config, place, group)
+        origin = networks_of(init, session, place) if init else None
+        new = Run.create(path, config) if group.leads else Spectator(path)
+        return Prepared(session, new, config, place, group, origin)
     if run is None:
         raise BadInput("--resume needs the run folder: name it with --run.")
     folder = Run.open(run) if group.leads else Spectator.open(run)
@@ -141,9 +148,19 @@ def prepare(
     device = resolve_device(device)
     place = own_device(device)
     session = Session.build(spec, seed, place, data, group, side_by_side)
-    config = run_config(spec, seed, device, data, data_digest(session.step.data))
+    init = old.get("init")
+    config = run_config(spec, seed, device, data, data_digest(session.step.data), init)
     check_same_origin(folder, old, config)
-    return Prepared(session, folder, config, place, group)
+    begins = group.leads and not folder.checkpoint().exists()
+    origin = networks_of(init, session, place) if init and begins else None
+    return Prepared(session, folder, config, place, group, origin)
+
+
+def networks_of(init: Path | str, session: Session, device: str) -> Model:
+    """The trained pair that a run is to start from."""
+    _, model = load(init, device=device)
+    session.check_networks(model, str(init))
+    return model
 
 
 @dataclass(frozen=True)
@@ -157,10 +174,14 @@ class Prepared:
     place: str
     """The device of this process."""
     group: Group
+    origin: Model | None
+    """The networks that a new run starts from, if not from those that its seed draws."""
 
     def start(self) -> tuple[State, float]:
         """The state to go on from, and the best figure so far."""
         state, best = self.session.start(self.folder, self.config["seed"], self.place)
+        if self.origin is not None:
+            self.session.begin_with(state, self.origin)
         self.group.align(state)
         to_do = int(state["step"]) < self.session.experiment.schedule.steps
         if self.group.leads and to_do and self.folder.config != self.config:  # it goes on here, on another machine
@@ -207,12 +228,18 @@ def check_same_origin(folder: Run, old: dict[str, Any], new: dict[str, Any]) -> 
 
 
 def run_config(
-    spec: Experiment, seed: int, device: str, data: Path | str | None, digest: str | None = None
+    spec: Experiment,
+    seed: int,
+    device: str,
+    data: Path | str | None,
+    digest: str | None = None,
+    init: Path | str | None = None,
 ) -> dict[str, Any]:
     """The content of config.json: the experiment, and what it runs on."""
     machine = torch.cuda.get_device_name(device) if device.startswith("cuda") else f"{os.cpu_count()}-core CPU"
     return spec.config() | {
         "seed": seed,
+        "init": str(init) if init else None,
         "device": device,
         "machine": machine,
         "data_root": str(data) if data else None,

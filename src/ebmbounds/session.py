@@ -11,7 +11,7 @@ from ebmbounds.data import Data, training_data
 from ebmbounds.distributed import ALONE, Group
 from ebmbounds.errors import BadInput
 from ebmbounds.experiments import Experiment
-from ebmbounds.model import PAIR
+from ebmbounds.model import PAIR, Model
 from ebmbounds.networks.batch_norm import written_out
 from ebmbounds.run import Run, flatten
 from ebmbounds.step import State, Step, averaged_tables
@@ -51,6 +51,26 @@ class Session:
             state = self.restored(loaded, run, seed, device)
         run.rewind_log(int(state["step"]))
         return state, best
+
+    def check_networks(self, model: Model, source: str) -> None:
+        """That a trained pair has the shapes of this experiment's."""
+        ours = {kind: of_pair(self.step.initial[kind]) for kind in self.step.initial}
+        if not same_tables(ours, model.tables()):
+            raise BadInput(
+                f"the networks of {source} are not those of {self.experiment.name}: start from a run with the same "
+                "network, of the same size, for data of the same shape."
+            )
+
+    def begin_with(self, state: State, model: Model) -> None:
+        """Put a trained pair in the place of a fresh state's own, also where a moving average begins."""
+        theirs = flatten(model.tables())
+        ours = flatten({kind: of_pair(state[kind]) for kind in model.tables()})
+        for name, tensor in ours.items():
+            tensor.copy_(theirs[name])
+        if "average" in state:
+            beginning = flatten(averaged_tables(state))
+            for name, tensor in flatten(state["average"]).items():
+                tensor.copy_(beginning[name])
 
     def checked(self, loaded: State, run: Run) -> State:
         """The part of a loaded state that a model is made of, which must fit these networks; tables without entries,
