@@ -54,6 +54,15 @@ def test_a_run_that_ended_before_its_first_checkpoint_starts_there_again(trained
     assert same(cut, seeded) and not same(cut, whole)
 
 
+def test_resumed_from_the_checkpoint_before_the_last_it_does_not_start_there_again(trained, tmp_path):
+    whole = train(tmp_path / "whole", init=trained.path)
+    cut = train(tmp_path / "cut", init=trained.path)
+    cut.checkpoint("last").unlink()  # and the one before is whole
+    with pytest.warns(UserWarning, match="checkpoint before it"):
+        cut = train(cut.path, resume=True)
+    assert same(cut, whole)
+
+
 def same(one: Run, other: Run) -> bool:
     first, second = flatten(one.load()[0]), flatten(other.load()[0])
     return all(torch.equal(first[name], second[name]) for name in first)
@@ -80,6 +89,8 @@ def test_networks_that_do_not_fit_are_refused_before_a_folder_is_made(trained, t
         train(tmp_path / "run", {"width": 9}, init=trained.path)
     with pytest.raises(BadInput, match="no run folder"):
         train(tmp_path / "run", init=tmp_path / "nowhere")
+    with pytest.raises(BadInput, match="no run folder"):
+        train(tmp_path / "run", init="")  # an empty variable of the shell, say
     assert not list(tmp_path.iterdir())
     with pytest.raises(BadInput, match="leave one of them out"):
         train(trained.path, resume=True, init=trained.path)

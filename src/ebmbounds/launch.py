@@ -129,7 +129,7 @@ def prepare(
         session = Session.build(spec, seed, place, data, group, side_by_side)
         config = run_config(spec, seed, device, data, data_digest(session.step.data), init)
         path = Path(run) if run is not None else default_folder(spec, seed)
-        origin = networks_of(init, session, place) if init else None
+        origin = networks_of(init, session, place) if init is not None else None
         new = Run.create(path, config) if group.leads else Spectator(path)
         return Prepared(session, new, config, place, group, origin)
     if run is None:
@@ -151,8 +151,8 @@ def prepare(
     init = old.get("init")
     config = run_config(spec, seed, device, data, data_digest(session.step.data), init)
     check_same_origin(folder, old, config)
-    begins = group.leads and not folder.checkpoint().exists()
-    origin = networks_of(init, session, place) if init and begins else None
+    begins = group.leads and not folder.begun()
+    origin = networks_of(init, session, place) if init is not None and begins else None
     return Prepared(session, folder, config, place, group, origin)
 
 
@@ -239,7 +239,7 @@ def run_config(
     machine = torch.cuda.get_device_name(device) if device.startswith("cuda") else f"{os.cpu_count()}-core CPU"
     return spec.config() | {
         "seed": seed,
-        "init": str(init) if init else None,
+        "init": str(init) if init is not None else None,
         "device": device,
         "machine": machine,
         "data_root": str(data) if data else None,

@@ -162,6 +162,10 @@ class Run:
             os.replace(previous, last)  # a damaged file must not become the next `previous`
             return found
 
+    def begun(self) -> bool:
+        """Whether there is something to go on from."""
+        return any(self.checkpoint(name).exists() for name in ("last", "previous"))
+
     # -- pictures --------------------------------------------------------------------------------------------------
 
     def thin_pictures(self) -> None:
