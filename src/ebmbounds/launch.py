@@ -28,9 +28,9 @@ from ebmbounds.signals import interruptions
 from ebmbounds.step import State
 from ebmbounds.trainer import Trainer
 
-RUN_KEYS = ("seed", "init", "device", "machine", "data_root", "data_digest", "torch", "version")
+RUN_KEYS = ("seed", "device", "machine", "data_root", "data_digest", "torch", "version")
 """What config.json holds beside the experiment."""
-FREE = {"steps", "checkpoint_every", "on_divergence", "rollbacks", "source"}
+FREE = {"steps", "checkpoint_every", "watch_fid", "on_divergence", "rollbacks", "source"}
 """Settings that may change when a run is resumed."""
 
 
@@ -41,25 +41,21 @@ def train(
     *,
     run: Path | str | None = None,
     resume: bool = False,
-    init: Path | str | None = None,
     seed: int = 0,
     device: str = "auto",
     data: Path | str | None = None,
     progress: bool = True,
 ) -> Run:
-    """Train the experiment `DATASET/METHOD[@VARIANT]` into a run folder, or continue there with `resume`. With `init` a
-    new run starts from the energy and the generator of another run, or of a pretrained model.
+    """Train the experiment `DATASET/METHOD[@VARIANT]` into a run folder, or continue there with `resume`.
 
     Under torchrun every process calls it, with the same arguments. Raises `Interrupted` after SIGINT or SIGTERM, the
     state saved."""
-    if resume and init is not None:
-        raise BadInput("--init is for a new run, and --resume goes on with one: leave one of them out.")
     group = Group.current()
     anew = group.every(not resume and not restarts())
     if not anew and not resume:  # processes that died are replaced: go on with what they left, if anything
         run = default_folder(experiment(name, overrides), seed) if run is None else Path(run)
         resume = (run / "config.json").exists()
-    prepared = prepare(name, overrides, run, resume, seed, device, data, group, init=init)
+    prepared = prepare(name, overrides, run, resume, seed, device, data, group)
     with prepared.folder.claimed():
         state, best = prepared.start()
         stopped = prepared.trainer(prepared.execution(), progress).train(state, best)
@@ -119,7 +115,6 @@ def prepare(
     data: Path | str | None,
     group: Group = ALONE,
     side_by_side: bool = False,
-    init: Path | str | None = None,
 ) -> "Prepared":
     """Everything that training needs, for a new run or one that is resumed."""
     if not resume:
@@ -127,39 +122,40 @@ def prepare(
         device = resolve_device(device)
         place = own_device(device)
         session = Session.build(spec, seed, place, data, group, side_by_side)
-        config = run_config(spec, seed, device, data, data_digest(session.step.data), init)
+        config = run_config(spec, seed, device, data, data_digest(session.step.data))
         path = Path(run) if run is not None else default_folder(spec, seed)
-        origin = networks_of(init, session, place) if init is not None else None
+        origin = networks_of(spec, session, place)
         new = Run.create(path, config) if group.leads else Spectator(path)
         return Prepared(session, new, config, place, group, origin)
     if run is None:
         raise BadInput("--resume needs the run folder: name it with --run.")
     folder = Run.open(run) if group.leads else Spectator.open(run)
-    old = folder.config
-    spec = experiment(name, overrides) if name else experiment_of(old | (overrides or {}))
+    old, overrides = folder.config, overrides or {}
+    spec = experiment(name, {"init": old.get("init")} | overrides) if name else experiment_of(old | overrides)
     if changed := changed_settings(old, spec):
         raise BadInput(
             f"{folder.path} was started with other settings ({', '.join(changed)}): "
-            "resume it without overrides (only steps, checkpoint_every and on_divergence may change), or start a new "
-            "run."
+            "resume it without overrides (only steps, checkpoint_every, watch_fid and on_divergence may change), or "
+            "start a new run."
         )
     seed = old["seed"]
     device, data = old.get("device", "auto") if device == "auto" else device, data or old.get("data_root")
     device = resolve_device(device)
     place = own_device(device)
     session = Session.build(spec, seed, place, data, group, side_by_side)
-    init = old.get("init")
-    config = run_config(spec, seed, device, data, data_digest(session.step.data), init)
+    config = run_config(spec, seed, device, data, data_digest(session.step.data))
     check_same_origin(folder, old, config)
-    begins = group.leads and not folder.begun()
-    origin = networks_of(init, session, place) if init is not None and begins else None
+    origin = networks_of(spec, session, place) if group.leads and not folder.begun() else None
     return Prepared(session, folder, config, place, group, origin)
 
 
-def networks_of(init: Path | str, session: Session, device: str) -> Model:
-    """The trained pair that a run is to start from."""
+def networks_of(spec: Experiment, session: Session, device: str) -> Model | None:
+    """The trained pair that a run is to start from, if its setting `init` names one."""
+    init = spec.schedule.init
+    if init is None:
+        return None
     _, model = load(init, device=device)
-    session.check_networks(model, str(init))
+    session.check_networks(model, init)
     return model
 
 
@@ -233,13 +229,11 @@ def run_config(
     device: str,
     data: Path | str | None,
     digest: str | None = None,
-    init: Path | str | None = None,
 ) -> dict[str, Any]:
     """The content of config.json: the experiment, and what it runs on."""
     machine = torch.cuda.get_device_name(device) if device.startswith("cuda") else f"{os.cpu_count()}-core CPU"
     return spec.config() | {
         "seed": seed,
-        "init": str(init) if init is not None else None,
         "device": device,
         "machine": machine,
         "data_root": str(data) if data else None,
@@ -270,8 +264,8 @@ def experiment_of(config: dict[str, Any]) -> Experiment:
 
 
 def changed_settings(config: dict[str, Any], spec: Experiment) -> list[str]:
-    """The settings in which a run folder's config.json differs from an experiment. The number of steps, when to save
-    and what to do about divergence may, and where the settings come from is a remark."""
+    """The settings in which a run folder's config.json differs from an experiment. The number of steps, when to save,
+    what to watch and what to do about divergence may, and where the settings come from is a remark."""
     theirs = experiment_of(config).config()
     return sorted({key for key, value in spec.config().items() if value != theirs.get(key)} - FREE)
 

@@ -109,7 +109,7 @@ def test_finished_runs_are_only_gathered(counted, write_run, tmp_path, change):
 
 
 def test_runs_without_a_folder_keep_what_the_results_held_of_them(counted, tmp_path, change):
-    """As on another machine, to which only some folders came. What has other settings now is left out."""
+    """As on another machine, to which only some folders came. The rows of what has other settings now say so."""
     results, elsewhere = tmp_path / "results", tmp_path / "elsewhere"
     before = reproduce("modes", runs=counted, results=results, device="cpu", budget=0)
     assert before.kept == 0 and len(before.summary["runs"]) == 4
@@ -125,10 +125,13 @@ def test_runs_without_a_folder_keep_what_the_results_held_of_them(counted, tmp_p
     assert after.summary["unfinished"] == before.summary["unfinished"]
 
     written = {path: path.read_bytes() for path in results.iterdir()}
-    for overrides, kept in (({"precision": "tf32"}, 4), ({"steps": 130_000}, 0), ({"precision": "fp32"}, 0)):
+    for overrides, dated in (({"precision": "tf32"}, 0), ({"steps": 130_000}, 4), ({"precision": "fp32"}, 4)):
         change("modes", overrides=overrides)
         none_here = reproduce("modes", runs=tmp_path / "nowhere", results=results, device="cpu", budget=0)
-        assert none_here.kept == len(none_here.summary["runs"]) == kept and none_here.written == ()
+        assert none_here.kept == len(none_here.summary["runs"]) == 4 and none_here.written == ()
+        rows = none_here.summary["rows"]
+        assert sum(row["seeds"] for row in rows if row["label"].endswith(" (earlier settings)")) == dated
+        assert table(none_here.summary).markdown().count("(earlier settings)") == len(rows) * bool(dated)
     assert {path: path.read_bytes() for path in results.iterdir()} == written  # what it knows less of, it leaves alone
 
 

@@ -21,9 +21,6 @@ def train_command(
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the run in --run from its last checkpoint.")
     ] = False,
-    init: Annotated[
-        str | None, typer.Option(metavar="RUN", help="Start from the networks of a run, or of NAME@pretrained.")
-    ] = None,
     seed: Seed = 0,
     device: Device = "auto",
     data: DataFolder = None,
@@ -34,7 +31,7 @@ def train_command(
     if "=" in name:  # only overrides were given: with --resume the name may be left out
         name, overrides = "", [name, *(overrides or [])]
     settings = parse(overrides or [])
-    folder = train(name, settings, run=run, resume=resume, init=init, seed=seed, device=device, data=data)
+    folder = train(name, settings, run=run, resume=resume, seed=seed, device=device, data=data)
     typer.echo(f"trained; evaluate it with: ebmbounds evaluate {folder.path}")
 
 

@@ -19,9 +19,11 @@ DEFAULT = "default"
 
 @dataclass(frozen=True)
 class Schedule:
-    """How long, how often and how a run runs."""
+    """How long, how often and how a run runs, and from where."""
 
     steps: Count = 10_000
+    init: str | None = None
+    """A run folder, or DATASET/METHOD@pretrained, from whose energy and generator a new run starts."""
     log_every: Count = 100
     checkpoint_every: Count = 2_000
     """A checkpoint, a picture and the figure that `best_by` names are taken every so many steps."""
@@ -88,7 +90,7 @@ def datasets() -> list[str]:
 
 @cache
 def tables(dataset: str) -> dict[str, Any]:
-    """The TOML of a data set; `like` names another one whose tables it extends."""
+    """The TOML of a data set; `like` names another one whose tables it extends, less those that it sets to false."""
     if dataset not in datasets():
         raise unknown("data set", dataset, datasets())
     own = tomllib.loads((files(__name__) / f"{dataset}.toml").read_text(encoding="utf-8"))
@@ -98,7 +100,10 @@ def tables(dataset: str) -> dict[str, Any]:
 def _merged(base: dict[str, Any], extra: dict[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in extra.items():
-        merged[key] = _merged(merged[key], value) if isinstance(value, dict) and key in merged else value
+        if value is False and isinstance(merged.get(key), dict):
+            del merged[key]
+        else:
+            merged[key] = _merged(merged[key], value) if isinstance(value, dict) and key in merged else value
     return merged
 
 

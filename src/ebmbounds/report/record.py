@@ -76,8 +76,7 @@ class Record:
     def command(self) -> str:
         """What trains it again."""
         settings = (f"{key}={value}" for key, value in self.changed.items())
-        init = ["--init", self.config["init"]] if self.config.get("init") else []
-        return shlex.join(["ebmbounds", "train", self.experiment, *settings, *init, "--seed", str(self.seed)])
+        return shlex.join(["ebmbounds", "train", self.experiment, *settings, "--seed", str(self.seed)])
 
     @cached_property
     def log(self) -> list[dict[str, Any]]:

@@ -48,7 +48,7 @@ def reproduce(
 ) -> Reproduced:
     """Train and evaluate what is not finished of a reproduction, as far as the budget in seconds allows, then write
     NAME.json, NAME.png, NAME.md, NAME.tex and NAME.html into the folder of results, from all runs that are finished.
-    What NAME.json held of runs that have no folder here, with the settings they would have now, is kept.
+    What NAME.json held of runs that have no folder here is kept; where their settings are others now, the rows say so.
 
     quick: far fewer steps, into files of their own. methods: only runs of these are worked on. seeds: 0 to seeds - 1,
     by default as many as the reproduction has. parallel: so many processes at a time.

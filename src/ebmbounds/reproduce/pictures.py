@@ -119,7 +119,7 @@ def comparison_with_samples(path: Path, title: str, summary: dict[str, Any], run
     """The same, and below it the first samples of each experiment, not chosen. The grids are kept beside the picture,
     for when their run folders are elsewhere."""
     rows, width = summary["rows"], 3.6 * len(compared(summary["rows"])) + 1.2
-    first = {run["experiment"]: run for run in reversed(summary["runs"])}  # of each experiment the first seed
+    first = {run["label"]: run for run in reversed(summary["runs"])}  # of each experiment the first seed
     heights = [0.5 * len(rows) + 1.6, math.ceil(len(rows) / ACROSS) * (width / ACROSS + 0.3)]
     figure = Figure(figsize=(width, sum(heights)), layout="constrained")
     above, below = figure.subfigures(2, 1, height_ratios=heights)  # type: ignore[misc]

@@ -29,7 +29,7 @@ def summarise(
     """Everything that is shown, from the folders below `runs`: for each row the mean and spread over seeds of each
     column and the paper's values; for each run its figures, iterations, time and machine; and what is not finished.
 
-    `earlier`: a summary whose records stand for runs of the same settings that have no folder here."""
+    `earlier`: a summary whose records stand for runs that have no folder here."""
     finished = [task for task in tasks if task.finished()]
     kept = {task.folder: found for task in tasks if (found := kept_record(task, runs, earlier))}
     records = [
@@ -64,13 +64,14 @@ def read_summary(path: Path) -> Summary | None:
 
 
 def kept_record(task: Task, runs: Path, earlier: Summary | None) -> dict[str, Any] | None:
-    """What an earlier summary holds of a run that has no folder here, if it went to the end with the experiment's
-    settings, as far as is known: early summaries did not name them."""
+    """What an earlier summary holds of a run that has no folder here, labelled where its experiment has other settings
+    now. Early summaries, which did not name settings, do not count."""
     if earlier is None or task.started:
         return None
     for each in earlier["runs"]:
         if each["run"] == name_of(task, runs) and "settings" in each:
-            return None if changed_since(each, task.experiment) else each
+            dated = changed_since(each, task.experiment)
+            return each | {"label": f"{task.name} (earlier settings)" if dated else task.name}
     return None
 
 
@@ -88,6 +89,7 @@ def record(task: Task, reproduction: Reproduction, runs: Path) -> dict[str, Any]
     return {
         "run": name_of(task, runs),
         "experiment": task.name,
+        "label": task.name,
         "overrides": {key: config[key] for key in task.overrides},  # the run's own: some may differ
         "network": config["network"],
         "settings_from": task.experiment.source,  # the run's own are the same, and what it said of them may be dated
@@ -133,8 +135,8 @@ def rows(reproduction: Reproduction, records: Sequence[dict[str, Any]]) -> list[
                 at_step = {key: values[i] for key, values in each["curves"].items()}
                 groups.setdefault(f"{step:,}", []).append(at_step)
         else:
-            groups.setdefault(each["experiment"], []).append(each["figures"])
-            papers[each["experiment"]] = reproduction.paper(each["experiment"])
+            groups.setdefault(each["label"], []).append(each["figures"])
+            papers[each["label"]] = reproduction.paper(each["experiment"])
     return [
         {
             "label": label,
