@@ -132,6 +132,8 @@ def comparison_with_samples(path: Path, title: str, summary: dict[str, Any], run
         kept = path.parent / "samples" / f"{Path(run).name}.png"
         if (samples := runs / run / "samples.png").exists():
             write_atomically(kept, samples.read_bytes())
+        elif samples.parent.exists():  # what is kept is of a run before this one
+            kept.unlink(missing_ok=True)
         if kept.exists():
             axis.imshow(imread(kept), interpolation="nearest")
         else:
