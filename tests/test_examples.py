@@ -116,7 +116,8 @@ def test_few_steps_of_lobpcg_can_break_the_bound_and_many_cannot(quick):
 
 
 @pytest.mark.parametrize("name", ["25gaussians/wgan-0gp@quick", "25gaussians/ebm-bb@quick", "25gaussians/meg@quick"])
-def test_a_search_trains_each_configuration_as_if_alone(name):
+def test_a_search_trains_each_configuration_as_if_alone(double, name):
+    """In double precision: an energy's own constant has no gradient but rounding, which Adam blows up."""
     module = script("benchmarks/search.py")
     shared = {"steps": "3", "compile": "off", "ema": "0.9", "lr_decay_steps": "4"}
     chosen: list[dict[str, str]] = [{}, {"lr_energy": "1e-3", "beta1": "0.5"}, {"beta2": "0.95", "penalty_weight": "2"}]
@@ -131,7 +132,7 @@ def test_a_search_trains_each_configuration_as_if_alone(name):
         for network in ("energy_network", "generator_network"):
             for key, p in getattr(alone, network).parameters.items():
                 torch.testing.assert_close(getattr(row["model"], network).parameters[key], p)
-        assert row["log"]["loss_energy"] == pytest.approx(float(state["log"]["loss_energy"]) / 3, rel=1e-4)
+        assert row["log"]["loss_energy"] == pytest.approx(float(state["log"]["loss_energy"]) / 3, rel=1e-6)
 
 
 def test_a_search_measures_at_every_checkpoint():
