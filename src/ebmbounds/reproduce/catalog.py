@@ -114,8 +114,8 @@ DENSITY = tuple("cifar10/ebm-bb@density" if name == "cifar10/ebm-bb" else name f
 
 SHORT = tuple(f"{name}@short" for name in every_method("cifar10"))
 SHORT_NOTE = (
-    "`@short` are 40,000 iterations of 64 images, a fifth of the paper's, with each method's default rates and weights, "
-    "which but for VERA's were searched ([cifar10](cifar10.md)). They shared a GPU: seconds are no run times."
+    "`@short` are 40,000 iterations of 64 images, a fifth of the paper's, with each method's default rates and "
+    "weights, which but for VERA's were searched ([cifar10](cifar10.md)). They shared a GPU: seconds are no run times."
 )
 
 DENSITY_NOTE = (
