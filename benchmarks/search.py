@@ -40,7 +40,9 @@ from ebmbounds.step import COUNT, Info, State, Step
 SAMPLES = 10_000
 LATENTS = 64
 RATES = {"lr_energy", "lr_generator", "beta1", "beta2"}
-"""The optimiser's settings that may differ; of the method's all may that are numbers with a fraction."""
+"""The optimiser's settings that may differ; of the method's all may that are numbers with a fraction, but for SIZES."""
+SIZES = {"entropy_share"}
+"""They decide how large tensors are."""
 
 
 class Number:
@@ -112,7 +114,8 @@ def search(
     configs = [spec.config() for spec in specs]
     varied = sorted(key for key in configs[0] if len({config[key] for config in configs}) > 1)
     for key in varied:
-        if key not in RATES and not isinstance(getattr(specs[0].objective, key, None), float):
+        of_method = isinstance(getattr(specs[0].objective, key, None), float) and key not in SIZES
+        if key not in RATES and not of_method:
             raise BadInput(f"{key} cannot differ between configurations: search each value of it by itself.")
     base = max(specs, key=lambda spec: spec.optimizer.beta1)  # a first moment is kept for all, or for none
     schedule = base.schedule

@@ -164,9 +164,13 @@ def test_a_search_goes_on_after_a_configuration_that_diverged():
     ]
 
 
-def test_a_search_refuses_what_one_compiled_iteration_cannot_serve():
-    specs = [experiment("25gaussians/wgan-0gp@quick", {"energy_steps": str(n)}) for n in (1, 2)]
-    with pytest.raises(BadInput, match="energy_steps cannot differ"):
+@pytest.mark.parametrize(
+    ("name", "key", "values"),
+    [("25gaussians/wgan-0gp@quick", "energy_steps", "12"), ("cifar10/ebm-bb@quick", "entropy_share", ("0.5", "1"))],
+)
+def test_a_search_refuses_what_one_compiled_iteration_cannot_serve(name, key, values):
+    specs = [experiment(name, {key: value}) for value in values]
+    with pytest.raises(BadInput, match=f"{key} cannot differ"):
         next(script("benchmarks/search.py")["search"](specs, lambda model: {}, "cpu"))
 
 

@@ -327,6 +327,31 @@ def test_reused_entropy_is_one_estimate_for_both_players(monkeypatch):
         assert len(calls) == expected
 
 
+@pytest.mark.parametrize("kind", [EBMBB, EBM0GP])
+def test_a_share_of_a_batch_has_the_entropy_and_the_slopes_of_a_smaller_one(double, kind):
+    """Its latents are the first of the batch's, without batch norm no sample asks for the others, and the contrast is
+    still the whole batch's."""
+    at_samples = {"margin": 0.0, "slope_weight": 2.0} if kind is EBMBB else {}
+    taken_there = {"entropy", "s1", "penalty"} if kind is EBMBB else {"entropy"}
+    share, few, whole = (
+        make_step(kind(entropy_share=share, **at_samples), "tiny toy-mlp", batch_size)
+        for share, batch_size in ((0.25, 16), (1.0, 4), (1.0, 16))
+    )
+    state, x = share.initial_state(seed=0), torch.randn(16, 2)
+    for player in share.objective.losses():
+        (loss, info), (_, info_of_few), (loss_of_whole, info_of_whole) = (
+            step.objective.losses()[player](game_of(step, state), x[: step.rows], noise(5), None)
+            for step in (share, few, whole)
+        )
+        for name in taken_there & info.keys():
+            torch.testing.assert_close(info[name], info_of_few[name])
+            assert info[name] != info_of_whole[name]
+        for name, sign in (("entropy", 1), ("penalty", -1)):
+            if name in info:
+                loss, loss_of_whole = loss + sign * info[name], loss_of_whole + sign * info_of_whole[name]
+        torch.testing.assert_close(loss, loss_of_whole)
+
+
 # -- the gradient penalties of EBM-0GP and WGAN-0GP ------------------------------------------------------------------
 
 

@@ -35,6 +35,7 @@ class Range:
 Positive = Annotated[float, Range(0, open_low=True)]
 NonNegative = Annotated[float, Range(0)]
 Fraction = Annotated[float, Range(0, 1, open_high=True)]
+Share = Annotated[float, Range(0, 1, open_low=True)]
 Count = Annotated[int, Range(1)]
 Whole = Annotated[int, Range(0)]
 # Bounded, so that a stranger's file cannot ask for networks without end.

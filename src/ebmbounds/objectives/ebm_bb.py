@@ -12,12 +12,14 @@ from ebmbounds.game import Game
 from ebmbounds.noise import Noise
 from ebmbounds.objectives.base import Info, Loss, Objective
 from ebmbounds.objectives.multi_sample import MultiSampleObjective
-from ebmbounds.settings import NonNegative, Whole
+from ebmbounds.settings import NonNegative, Share, Whole
 
 
 class Entropy(NamedTuple):
-    """Where an entropy is taken: latents z, a random probe v for Eq. 19, and the direction for `log_volume`."""
+    """Where an entropy is taken: z, the first of a batch's latents, a random probe v for Eq. 19, and the direction for
+    `log_volume`."""
 
+    latents: Tensor
     z: Tensor
     v: Tensor
     direction: Tensor
@@ -33,14 +35,18 @@ class EntropyObjective(Objective):
     """s1: d log s_1 by LOBPCG (the paper's bound); exact: half log det J'J; hutchinson: one random probe."""
     lobpcg_steps: Whole = 2
     """LOBPCG iterations for the smallest singular value."""
+    entropy_share: Share = 1.0
+    """Of a batch's samples, the share at which the entropy is taken, and EBM-BB's penalty: what costs most."""
 
     def sample_entropy(self, game: Game, noise: Noise) -> Entropy:
-        z, v = game.latents(noise("z")), game.latents(noise("v"))
+        latents, v = game.latents(noise("z")), game.latents(noise("v"))
+        some = max(1, round(self.entropy_share * len(latents)))
+        z, v = latents[:some], v[:some]
         # The probe also starts LOBPCG, so that J v is computed once for both.
         direction = (
             spectra.lobpcg(game.generator.frozen, z, self.lobpcg_steps, v) if self.entropy_estimator == "s1" else v
         )
-        return Entropy(z, v, direction)
+        return Entropy(latents, z, v, direction)
 
     def log_volume(self, game: Game, entropy: Entropy) -> Tensor:
         """Half log det J'J at the latents, or its bound, (n,); differentiable in the generator's parameters."""
@@ -102,13 +108,14 @@ class EBMBB(EntropyObjective, MultiSampleObjective):
         g = game.generator.frozen
         temperature = self.entropy_weight if self.tempered else 1.0
         score = temperature * self.latent_score(game, entropy)
-        generated = game.generator(z)
-        squares = bounds.gradient_penalty(game.energy.frozen, generated, spectra.jvp(g, z, v), (score * v).sum(1))
+        generated = game.generator(entropy.latents)
+        at_z = generated[: len(z)]
+        squares = bounds.gradient_penalty(game.energy.frozen, at_z, spectra.jvp(g, z, v), (score * v).sum(1))
         scales: dict[str, Tensor | float] = {"latent_dim": z.shape[1], "probe": v.square().sum(1), "one": 1.0}
         scale = scales[self.penalty_scale]
         penalty = self.penalty_weight * game.mean(squares / scale)
         if self.slope_weight:
-            penalty = penalty + self.slope_weight * game.mean(bounds.squared_gradient(game.energy.frozen, generated))
+            penalty = penalty + self.slope_weight * game.mean(bounds.squared_gradient(game.energy.frozen, at_z))
 
         energy_data, energy_generated = game.energy(x).mean(), game.energy(generated).mean()
         with torch.no_grad():
