@@ -429,9 +429,10 @@ def test_the_direction_carries_no_gradient():
     assert s.requires_grad and not v.requires_grad
 
 
-def test_half_logdet_is_differentiable():
-    g = nn.Sequential(nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, 4)).double()
-    z = latents(3, 3).requires_grad_()
+@pytest.mark.parametrize("d", [3, 10])
+def test_half_logdet_is_differentiable(d):
+    g = nn.Sequential(nn.Linear(d, 2 * d), nn.Tanh(), nn.Linear(2 * d, d + 1)).double()
+    z = latents(3, d).requires_grad_()
     assert torch.autograd.gradcheck(lambda t: spectra.half_logdet(g, t), z)
 
 
@@ -463,9 +464,10 @@ def test_the_bounds_are_equalities_for_scaled_isometries(d, extra, scale, seed):
     torch.testing.assert_close(spectra.hutchinson_half_logdet(g, z, probes), expected, rtol=1e-9, atol=1e-9)
 
 
-def test_half_logdet_keeps_its_precision_where_the_gram_matrix_loses_it():
-    A = with_singular_values([1e-9, 1.0, 1e3], D=5)
-    found = spectra.half_logdet(linear(A), latents(1, 3))
+@pytest.mark.parametrize("d", [3, 10])
+def test_half_logdet_keeps_its_precision_where_the_gram_matrix_loses_it(d):
+    A = with_singular_values([1e-9, *[1.0] * (d - 2), 1e3], D=d + 2)
+    found = spectra.half_logdet(linear(A), latents(1, d))
     assert float(found) == pytest.approx(math.log(1e-9 * 1e3), abs=1e-3)
 
 
