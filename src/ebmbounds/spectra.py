@@ -11,7 +11,7 @@ from torch import Tensor
 
 Generator = Callable[[Tensor], Tensor]
 FUSED = 8
-"""Up to so many latent dimensions Gram-Schmidt is written out, for a compiler to fuse; with more, libraries are faster."""
+"""Up to so many latent dimensions Gram-Schmidt is written out, for a compiler to fuse; above, libraries are faster."""
 
 
 def linearize(g: Generator, z: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
