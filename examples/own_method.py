@@ -68,7 +68,7 @@ def main(folder: str | Path = "runs/own", steps: int = 1000, progress: bool = Tr
     torch.set_num_threads(1)  # fastest for networks this small
     generator = nn.Sequential(nn.Linear(2, 64), nn.SiLU(), nn.Linear(64, 64), nn.SiLU(), nn.Linear(64, 2))
     players = {"energy": Energy(), "generator": generator}
-    optimizer = Optimizer(lr_energy=1e-3, lr_generator=1e-3, beta2=0.99, batch_size=128, latent_dim=2)
+    optimizer = Optimizer(lr_energy=5e-3, lr_generator=2e-3, beta2=0.9, batch_size=256, latent_dim=2)
     step = Step(Classifier(), players, Ring(), optimizer)
     run = Run.create(folder, {"method": "classifier", "data": "ring"})
     state = step.initial_state(seed=0)

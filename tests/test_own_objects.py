@@ -32,7 +32,7 @@ def example() -> dict:
 
 
 def test_the_example_learns_its_ring(example, tmp_path, capsys):
-    model = example["main"](tmp_path / "run", steps=400, progress=False)
+    model = example["main"](tmp_path / "run", progress=False)
     samples = model.sample(2000)
     radius = samples.norm(dim=1)
     assert float(radius.mean()) == pytest.approx(2, abs=0.15) and radius.std() < 0.4
@@ -43,7 +43,7 @@ def test_the_example_learns_its_ring(example, tmp_path, capsys):
     assert capsys.readouterr().out == ""
 
     run = Run.open(tmp_path / "run")
-    assert int(run.load()[0]["step"]) == 400
+    assert int(run.load()[0]["step"]) == 1000
     assert {"loss_energy", "loss_generator", "entropy"} <= set(list(run.records())[-1])
 
 
