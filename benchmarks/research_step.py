@@ -40,7 +40,7 @@ def research_step(
             (JTJv,) = torch.autograd.grad((Jv.detach() * x.flatten(1)).sum(), z, retain_graph=True)
             residual = JTJv - (size**2).unsqueeze(1) * v
             basis = torch.linalg.svd(torch.stack((v, residual, p), -1), full_matrices=False).U
-            images = torch.stack([product(pulled, dummy, basis[:, :, i]) for i in range(3)], -1)
+            images = torch.stack([product(pulled, dummy, basis[:, :, i]) for i in range(basis.shape[2])], -1)
             least = torch.linalg.svd(images, full_matrices=False).Vh[:, -1:].transpose(1, 2)
             p = (basis[:, :, 1:] @ least[:, 1:]).squeeze(-1).detach()
             v = (basis @ least).squeeze(-1).detach()

@@ -31,7 +31,14 @@ def test_arithmetic_counts_each_product_once(times):
     assert arithmetic(step, "cpu") == 2 * first + 3 * second
 
 
-def test_every_way_is_timed():
-    timings = bench("25gaussians/wgan-0gp@quick", {"width": 4, "depth": 1}, "cpu", blocks=1, seconds=0.01)
-    assert [timing.way for timing in timings] == ["plain", "compiled"]
+@pytest.mark.parametrize(
+    ("name", "ways"),
+    [
+        ("25gaussians/wgan-0gp@quick", ["plain", "compiled"]),
+        ("25gaussians/ebm-bb@paper", ["research", "plain", "compiled"]),
+    ],
+)
+def test_every_way_is_timed(name, ways):
+    timings = bench(name, {"width": 4, "depth": 1}, "cpu", blocks=1, seconds=0.01)
+    assert [timing.way for timing in timings] == ways
     assert all(timing.milliseconds > 0 and timing.tflops is None for timing in timings)
