@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from ebmbounds import spectra
+from ebmbounds.errors import BadInput
 from ebmbounds.noise import noise
 
 pytestmark = pytest.mark.usefixtures("double")
@@ -469,6 +470,12 @@ def test_half_logdet_keeps_its_precision_where_the_gram_matrix_loses_it(d):
     A = with_singular_values([1e-9, *[1.0] * (d - 2), 1e3], D=d + 2)
     found = spectra.half_logdet(linear(A), latents(1, d))
     assert float(found) == pytest.approx(math.log(1e-9 * 1e3), abs=1e-3)
+
+
+@pytest.mark.parametrize(("d", "D"), [(3, 2), (12, 5)])
+def test_a_map_to_fewer_dimensions_has_no_volume(d, D):
+    with pytest.raises(BadInput, match=f"from {d} dimensions to {D} .* at most {D}"):
+        spectra.half_logdet(linear(torch.randn(D, d)), latents(2, d))
 
 
 @settings(max_examples=15)

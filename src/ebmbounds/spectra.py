@@ -9,7 +9,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from ebmbounds.errors import BadInput
+
 Generator = Callable[[Tensor], Tensor]
+COLUMNS = 16
+"""Of J, so many are taken at once; memory grows with it, and with more it was no faster."""
 FUSED = 8
 """Up to so many latent dimensions Gram-Schmidt is written out, for a compiler to fuse; above, libraries are faster."""
 
@@ -167,12 +171,12 @@ def _combine(coefficients: list[Tensor], vectors: list[Tensor]) -> Tensor:
     return total
 
 
-def jacobian(g: Generator, z: Tensor, *, chunk: int = 16) -> Tensor:
-    """J itself, (n, D, d), `chunk` columns at a time."""
+def jacobian(g: Generator, z: Tensor) -> Tensor:
+    """J itself, (n, D, d), some columns at a time."""
     n, d = z.shape
     _, push, _ = linearize(g, z)
     basis = torch.eye(d, dtype=z.dtype, device=z.device)[:, None].expand(d, n, d)
-    return torch.func.vmap(push, chunk_size=chunk)(basis).flatten(2).permute(1, 2, 0)
+    return torch.func.vmap(push, chunk_size=COLUMNS)(basis).flatten(2).permute(1, 2, 0)
 
 
 def singular_values(g: Generator, z: Tensor) -> Tensor:
@@ -184,7 +188,10 @@ def half_logdet(g: Generator, z: Tensor) -> Tensor:
     """Half log det J^T J, (n,): the log-volume that g gives to a unit cube at z. Exact and differentiable, from a
     triangular factor of J, which keeps the precision that forming J^T J would square away."""
     J = jacobian(g, z)
-    if J.shape[2] > FUSED:
+    _, D, d = J.shape
+    if d > D:
+        raise BadInput(f"a map from {d} dimensions to {D} has no volume: use at most {D} latent dimensions.")
+    if d > FUSED:
         return torch.linalg.qr(J).R.diagonal(dim1=1, dim2=2).abs().log().sum(1)
     columns = list(J.unbind(2))
     total = torch.zeros_like(z[:, 0])
