@@ -23,9 +23,9 @@ STEPS = 50
 EXPERIMENTS = ["25gaussians/ebm-bb@quick", "stackedmnist/ebm-bb@quick", *(f"cifar10/{name}@quick" for name in METHODS)]
 
 
-def state_after(name: str, device: str, way, group: Group = ALONE):
+def state_after(name: str, device: str, way, group: Group = ALONE, **overrides: object):
     """The state after some steps, on random pixels of the data set's shape."""
-    spec = experiment(name, {"compile": "auto", "precision": "fp32"})
+    spec = experiment(name, {"compile": "auto", "precision": "fp32", **overrides})
     set_up(device, False, 1, "fp32")
     data = stand_in(spec, device)
     step = launch.build_step(spec, data, 0, device, group)
@@ -38,17 +38,22 @@ def state_after(name: str, device: str, way, group: Group = ALONE):
     return pytree.tree_map(lambda t: t.cpu(), state)
 
 
-def assert_captured_is_plain(name: str, group: Group = ALONE) -> None:
+def assert_captured_is_plain(name: str, group: Group = ALONE, **overrides: object) -> None:
     """Sums taken in another order grow apart from step to step, to 1e-7 at most here; an error is far larger."""
-    reference = flatten(state_after(name, "cpu", plain, group))
+    reference = flatten(state_after(name, "cpu", plain, group, **overrides))
     for way in (plain, captured):
-        for key, value in flatten(state_after(name, "cuda", way, group)).items():
+        for key, value in flatten(state_after(name, "cuda", way, group, **overrides)).items():
             torch.testing.assert_close(value, reference[key], rtol=1e-6, atol=1e-7, msg=lambda m, key=key: key + m)
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_captured_is_plain(double, name):
     assert_captured_is_plain(name)
+
+
+def test_exact_entropy_of_many_dimensions_is_captured(double):
+    """Its factorisations must not wait for the host."""
+    assert_captured_is_plain("cifar10/ebm-bb@quick", entropy_estimator="exact", latent_dim=16, entropy_share=0.125)
 
 
 def test_a_step_in_bf16_is_captured():
