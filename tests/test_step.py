@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ebmbounds.data.toy import TOYS
 from ebmbounds.errors import BadInput
 from ebmbounds.execution import BatchNormWithoutCudnn, compiled, plain
+from ebmbounds.experiments import experiment
 from ebmbounds.game import Network, Skeleton, buffers_of, parameters_of
 from ebmbounds.model import Model
 from ebmbounds.networks import ToyMLP
@@ -99,6 +100,22 @@ def test_each_player_has_its_rate():
     for player, rate in (("energy", 1e-2), ("generator", 1e-4)):
         moved = new["parameters"][player]["3.weight"] - state["parameters"][player]["3.weight"]
         assert float(moved.abs().max()) == pytest.approx(rate, rel=1e-2)
+
+
+def test_a_generator_of_rate_0_stays_and_takes_no_turn():
+    step = toy_step(lr_generator=0.0)
+    state = step.initial_state(seed=0)
+    new, info = step(state)
+    for kind in ("parameters", "second_moment"):
+        assert all(new[kind]["generator"][name] is p for name, p in state[kind]["generator"].items())
+    moved = new["parameters"]["energy"]["3.weight"] - state["parameters"]["energy"]["3.weight"]
+    assert float(moved.abs().max()) > 0
+    assert "loss_generator" not in info
+
+
+def test_an_energy_without_a_rate_is_refused():
+    with pytest.raises(BadInput, match=r"lr_energy=0\.0 .*above 0"):
+        experiment("moons/ebm-bb", {"lr_energy": 0.0})
 
 
 @pytest.mark.parametrize(

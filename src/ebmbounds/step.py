@@ -49,7 +49,8 @@ class Optimizer:
     """Adam, with a learning rate for each player."""
 
     lr_energy: Positive = 2e-4
-    lr_generator: Positive = 2e-4
+    lr_generator: NonNegative = 2e-4
+    """0: the generator stays as it is, and its turn is left out; so do extra players that learn at its rate."""
     lr_decay_steps: Whole = 0
     """The iteration at which all rates, falling on a straight line, reach 0; 0 keeps them constant."""
     lr_hold_steps: Whole = 0
@@ -122,7 +123,7 @@ class Step:
         own = pytree.tree_map(torch.clone, frozen)  # train mode updates buffers, which are then no part of the state
         shared = self.objective.prepare(self.game(new["parameters"], own, frozen), noise("prepare"))
         info: Info = {}
-        turns = self.objective.turns()
+        turns = [player for player in self.objective.turns() if self.rate(player) > 0]
         for turn, player in enumerate(turns):
             mine = noise(f"turn {turn}")
             if player == "energy" or turn == 0:  # the others see the batch of the energy's last turn
@@ -153,6 +154,10 @@ class Step:
         new["step"] = state["step"] + 1
         return new, info
 
+    def rate(self, player: str) -> float:
+        """What a player learns at before any fall; one whose rate is 0 takes no turn."""
+        return self.objective.rates().get(player, self.optimizer.rate(player))
+
     def game(self, parameters: Tables, buffers: Tables, frozen: Tables) -> Game:
         networks = {
             name: Network(skeleton, parameters[name], buffers[name], frozen[name], self.bf16)
@@ -179,7 +184,7 @@ class Step:
     def adam(self, new: State, player: str, gradient: Tensors, count: Tensor) -> None:
         """Adam's update number `count` of one player's part of the new state."""
         o = self.optimizer
-        rate: Tensor | float = self.objective.rates().get(player, o.rate(player))
+        rate: Tensor | float = self.rate(player)
         if o.lr_decay_steps:
             falling = (new["step"] - o.lr_hold_steps) / (o.lr_decay_steps - o.lr_hold_steps)
             rate = rate * (1 - falling).clamp(0, 1)
