@@ -118,10 +118,7 @@ SHORT_NOTE = (
     "weights, which but for VERA's were searched ([cifar10](cifar10.md)). They shared a GPU: seconds are no run times."
 )
 
-DENSITY_NOTE = (
-    "`@density` trains the energy of a trained pair on; in the run here that of the default before this one, whose FID "
-    "was 23.5."
-)
+DENSITY_NOTE = "`@density` trains the energy of the pretrained pair on, by itself; its generator is that pair's."
 
 REPRODUCTIONS: dict[str, Reproduction] = {
     reproduction.name: reproduction
